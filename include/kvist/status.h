@@ -24,7 +24,7 @@
 
 namespace kvist {
 
-enum class [[nodiscard]] StatusCode : uint8_t {
+enum class StatusCode : uint8_t {
   kOk = 0,
   kCancelled = 1,           // the caller withdrew the call
   kUnknown = 2,             // a peer answered something this version does not know
@@ -53,7 +53,8 @@ class [[nodiscard]] Status {
   Status() = default;  // OK
   Status(StatusCode code, std::string message)
       : code_(code),
-        message_(code == StatusCode::kOk || message.empty() ? nullptr : std::make_shared<const std::string>(std::move(message))) {}
+        message_(code == StatusCode::kOk || message.empty() ? nullptr
+                                                            : std::make_shared<const std::string>(std::move(message))) {}
 
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }

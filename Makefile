@@ -1,0 +1,74 @@
+# Kvist: what a person types. Each target is one step that can be repeated, asks nothing, and needs the network only to
+# install Debian packages that are missing. The work is done by CMake (CMakePresets.json) and the scripts in tools/.
+#
+#   make run            make test            make build JOBS=4            make install PREFIX=/opt/kvist
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# How many compilers, and how many tests, run at once.
+JOBS ?= $(shell nproc)
+TEST_JOBS ?= 2
+# `make run TRACE=FILE`: a request trace to replay instead of the generated agent workload.
+TRACE ?=
+# `make fuzz SECONDS_EACH=60`: how long each fuzz target runs.
+SECONDS_EACH ?= 60
+PREFIX ?= /usr/local
+DESTDIR ?=
+export JOBS TEST_JOBS TRACE SECONDS_EACH PREFIX DESTDIR
+
+.PHONY: help run test build test-all bench mutate fuzz format lint install clean
+
+help: ## Show this list
+	@echo "Kvist: one pool of KV-cache blocks for the LLM engines of a host."
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "Variables: JOBS=$(JOBS) TEST_JOBS=$(TEST_JOBS) TRACE=FILE (run) SECONDS_EACH=$(SECONDS_EACH) (fuzz)"
+	@echo "           PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) (install)"
+
+run: build ## Build, start a node, replay an agent workload through it and compare every byte (TRACE=FILE: a public trace)
+	@tools/run.sh
+
+test: ## Build all and run the fast tests, about two minutes after the build
+	@tools/bootstrap.sh build
+	@tools/build.sh release
+	@tools/test.sh release fast
+
+build: ## Build the command: leaves build/kvist
+	@tools/bootstrap.sh build
+	@tools/build.sh release kvist
+
+test-all: ## Run every test, slow ones too, then all again under ASan+UBSan and under TSan
+	@tools/bootstrap.sh build
+	@for preset in release asan tsan; do tools/build.sh $$preset; tools/test.sh $$preset all; done
+
+bench: build ## Measure this machine: `kvist bench all`, each figure beside its ceiling
+	@build/kvist bench all
+
+mutate: ## Break the code in each way of tests/mutations/*.patch: the named test has to notice
+	@tools/bootstrap.sh build
+	@tools/mutate.sh
+
+fuzz: ## Fuzz every decoder of foreign bytes for SECONDS_EACH seconds, then print the lines covered
+	@tools/bootstrap.sh build fuzz
+	@tools/build.sh fuzz
+	@tools/fuzz.sh
+
+format: ## Format the sources in place
+	@tools/bootstrap.sh format
+	@tools/format.sh
+
+lint: ## Check format, layers (who may include whom) and clang-tidy
+	@tools/bootstrap.sh build format lint
+	@tools/format.sh --check
+	@tools/layers.sh
+	@tools/build.sh release --configure-only
+	@tools/tidy.sh
+
+install: build ## Install the command, the headers and the licence under DESTDIR/PREFIX
+	@cmake --install build --prefix "$(PREFIX)"
+
+clean: ## Delete everything that was built
+	rm -rf build build-*
