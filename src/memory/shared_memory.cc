@@ -1,0 +1,194 @@
+#include "memory/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <utility>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+namespace kvist {
+namespace {
+
+std::string errno_text(const std::string& what) { return what + ": " + std::strerror(errno); }
+
+}  // namespace
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  if (this != &other) reset(other.release());
+  return *this;
+}
+
+void FileDescriptor::reset(int fd) {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = fd;
+}
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  if (this != &other) {
+    if (data_ != nullptr) ::munmap(data_, size_);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+  }
+  return *this;
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+StatusOr<Mapping> Mapping::map(int fd, uint64_t bytes, Access access) {
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0) return internal_error(errno_text("fstat of shared memory"));
+  if (static_cast<uint64_t>(info.st_size) < bytes) {
+    return failed_precondition("shared memory holds " + std::to_string(info.st_size) + " bytes where " + std::to_string(bytes) +
+                               " were announced");
+  }
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return failed_precondition("shared memory is not sealed against shrinking; it is not a node's");
+  }
+  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* at = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) {
+    const std::string text = errno_text("cannot map " + std::to_string(bytes) + " bytes of shared memory");
+    return errno == ENOMEM ? resource_exhausted(text + " (see `ulimit -v` and vm.max_map_count)") : internal_error(text);
+  }
+  ::madvise(at, bytes, MADV_DONTFORK);
+  ::madvise(at, bytes, MADV_DONTDUMP);
+  Mapping mapping;
+  mapping.data_ = static_cast<std::byte*>(at);
+  mapping.size_ = bytes;
+  return mapping;
+}
+
+bool Mapping::prefault(uint64_t offset, uint64_t bytes, Access access) const {
+  const int advice = access == Access::kRead ? MADV_POPULATE_READ : MADV_POPULATE_WRITE;
+  return ::madvise(data_ + offset, bytes, advice) == 0;
+}
+
+StatusOr<SharedMemory> SharedMemory::create(const std::string& name, uint64_t bytes, Pages pages) {
+  const uint64_t page = pages == Pages::kHuge2M ? uint64_t{2} << 20 : static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (bytes == 0 || bytes > std::numeric_limits<uint64_t>::max() - page) return invalid_argument("shared memory of no size");
+  bytes = (bytes + page - 1) / page * page;
+  unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  if (pages == Pages::kHuge2M) flags |= MFD_HUGETLB | (21U << 26);
+  SharedMemory memory;
+  // Newer kernels want to be told that nothing here is to be executed; older ones refuse the flag.
+  int fd = ::memfd_create(name.c_str(), flags | MFD_NOEXEC_SEAL);
+  if (fd < 0 && errno == EINVAL) fd = ::memfd_create(name.c_str(), flags);
+  if (fd < 0) return internal_error(errno_text("memfd_create"));
+  memory.fd_.reset(fd);
+  if (::fchmod(fd, 0600) != 0) return internal_error(errno_text("fchmod of shared memory"));
+  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    return resource_exhausted(errno_text("cannot size shared memory to " + std::to_string(bytes) + " bytes"));
+  }
+  if (::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return internal_error(errno_text("sealing shared memory"));
+  StatusOr<Mapping> mapping = Mapping::map(fd, bytes, Access::kReadWrite);
+  if (!mapping.ok()) return mapping.status();
+  memory.mapping_ = *std::move(mapping);
+  return memory;
+}
+
+Status SharedMemory::seal_future_write() {
+  if (::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
+    return internal_error(errno_text("sealing shared memory against writers (Linux 5.1 or newer is needed)"));
+  }
+  return ok_status();
+}
+
+Status SharedMemory::populate(uint64_t offset, uint64_t bytes) {
+  int result = 0;
+  do {
+    result = ::fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return ok_status();
+  if (errno == ENOSPC || errno == ENOMEM) {
+    const MemoryRoom room = memory_room();
+    return resource_exhausted("the system has no memory for " + std::to_string(bytes) + " more bytes (" + room.limited_by +
+                              " leaves " + std::to_string(room.bytes) + "); give the pool less");
+  }
+  return internal_error(errno_text("fallocate of shared memory"));
+}
+
+StatusOr<FileDescriptor> SharedMemory::read_only_descriptor() const {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd_.get());
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return internal_error(errno_text("reopening shared memory read-only through /proc"));
+  return FileDescriptor(fd);
+}
+
+namespace {
+
+// One number from a file of the cgroup file system; false when it is absent or says "max".
+bool read_number(const std::string& path, uint64_t* number) {
+  std::ifstream file(path);
+  return static_cast<bool>(file >> *number);
+}
+
+void lower(MemoryRoom* room, uint64_t limit, uint64_t used, const std::string& name) {
+  const uint64_t left = limit > used ? limit - used : 0;
+  if (left < room->bytes) *room = {left, name};
+}
+
+// Every enclosing group counts: the tightest one may be an ancestor.
+void lower_by_cgroups(MemoryRoom* room) {
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':');
+    const size_t second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    std::string path = line.substr(second + 1);
+    const bool v2 = controllers.empty();
+    if (!v2 && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
+    const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    while (true) {
+      const std::string folder = root + (path == "/" ? "" : path);
+      uint64_t limit = 0, used = 0;
+      const bool limited = read_number(folder + (v2 ? "/memory.max" : "/memory.limit_in_bytes"), &limit) &&
+                           read_number(folder + (v2 ? "/memory.current" : "/memory.usage_in_bytes"), &used);
+      // Version 1 writes "no limit" as a number near 2^63.
+      if (limited && limit < (uint64_t{1} << 60)) lower(room, limit, used, "the memory limit of cgroup " + path);
+      if (path.empty() || path == "/") break;
+      path.resize(path.rfind('/'));
+      if (path.empty()) path = "/";
+    }
+  }
+}
+
+}  // namespace
+
+MemoryRoom memory_room() {
+  MemoryRoom room{std::numeric_limits<uint64_t>::max(), "nothing"};
+  std::ifstream info("/proc/meminfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("MemAvailable:", 0) != 0) continue;
+    uint64_t kib = 0;
+    std::istringstream(line.substr(13)) >> kib;
+    room = {kib * 1024, "MemAvailable"};
+  }
+  lower_by_cgroups(&room);
+  return room;
+}
+
+}  // namespace kvist

@@ -1,0 +1,107 @@
+// memory/shared_memory.h: memory that processes share by descriptor: sealed memfds and their mappings.
+//
+// The owner creates one (create), populates ranges of it ahead of demand (populate) and passes the descriptor over a Unix
+// socket; the other side maps it (map). Seals keep either side from shrinking it, so that no access can ever raise SIGBUS
+// for want of a page that was populated; with seal_future_write() the receiver can map it for reading only.
+//
+// Mappings are left out of core files (MADV_DONTDUMP) and are not inherited by fork (MADV_DONTFORK).
+//
+// Threads: the object belongs to one thread at a time; the memory is anybody's. Lifetime: the mapping lives as long as
+// the Mapping object, whatever happens to the descriptor or to the process that made it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "kvist/status.h"
+
+namespace kvist {
+
+// An open file descriptor, closed with its owner.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  ~FileDescriptor() { reset(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  int release() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+  void reset(int fd = -1);
+
+ private:
+  int fd_ = -1;
+};
+
+enum class Access : uint8_t { kRead, kReadWrite };
+
+// A shared mapping of a descriptor, or of a range of it. Movable; unmapped when destroyed.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+
+  // Maps `bytes` bytes of fd. kFailedPrecondition when the memory is smaller or its size is not sealed (a peer could then
+  // take pages away under us); kResourceExhausted when the address space or RLIMIT_AS does not hold it.
+  static StatusOr<Mapping> map(int fd, uint64_t bytes, Access access);
+
+  std::byte* data() const { return data_; }
+  uint64_t size() const { return size_; }
+
+  // Makes the range's pages present in this mapping, so that later accesses do not fault: MADV_POPULATE_WRITE or _READ.
+  // Best effort: false when the kernel has no such call (before 5.14).
+  bool prefault(uint64_t offset, uint64_t bytes, Access access) const;
+
+ private:
+  std::byte* data_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+// Which memory backs a pool.
+enum class Pages : uint8_t { kNormal, kHuge2M };
+
+class SharedMemory {
+ public:
+  SharedMemory() = default;
+
+  // A memfd of `bytes` bytes (rounded up to whole pages), mode 0600, its size sealed, mapped for reading and writing here.
+  // Nothing is allocated yet. kResourceExhausted with the limit that was met.
+  static StatusOr<SharedMemory> create(const std::string& name, uint64_t bytes, Pages pages = Pages::kNormal);
+
+  // Forbids writable mappings from now on; those that exist go on.
+  Status seal_future_write();
+
+  // Allocates the pages of a range now (fallocate): a lack of memory or a cgroup limit is an error here, not a signal
+  // later in whoever touches it. kResourceExhausted.
+  Status populate(uint64_t offset, uint64_t bytes);
+
+  // A second descriptor that can only be mapped for reading.
+  StatusOr<FileDescriptor> read_only_descriptor() const;
+
+  int fd() const { return fd_.get(); }
+  std::byte* data() const { return mapping_.data(); }
+  uint64_t size() const { return mapping_.size(); }
+
+ private:
+  FileDescriptor fd_;
+  Mapping mapping_;
+};
+
+// How much memory this process may still take: the smallest of MemAvailable and what each enclosing cgroup leaves (v2
+// memory.max and v1 limit_in_bytes), and which of them that is ("MemAvailable", "cgroup memory.max of /system.slice/x").
+struct MemoryRoom {
+  uint64_t bytes = 0;
+  std::string limited_by;
+};
+MemoryRoom memory_room();
+
+}  // namespace kvist

@@ -1,0 +1,385 @@
+// pool/pool.h: one tenant's blocks on one node: what is there, who may write where, what goes when room is wanted.
+//
+// The pool is the only writer of the shared tables (layout.h). It is sans-I/O: no socket, no thread, no clock of its own.
+// The node drives it from its one thread, the simulator and `kvist replay --index-only` from theirs: time is what
+// set_time() said last. Readers need no call here: they use Reader on the same memory.
+//
+// A block's life:  grant()  a free slot goes to a session, as an entry in state RESERVED
+//                  ...      the session fills the slot
+//                  commit() the entry gets its name and becomes LIVE: readers find it from now on
+//                  ...      evicted, removed, flushed or quarantined: the entry becomes DEAD, then, when no reader pins it, free
+// The name of a block is (namespace, position digest, part). A parent that is not there becomes a stub.
+//
+// Nothing here blocks. Work that can be large (evicting behind the watermark, sweeping a flushed namespace, moving extents
+// between size classes) is done in bounded steps by maintain().
+//
+// Threads: one at a time. Errors: every refusal has a code; counters in stats() count each kind.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "kvist/identity.h"
+#include "kvist/status.h"
+#include "kvist/types.h"
+#include "memory/slots.h"
+#include "pool/change_feed.h"
+#include "pool/index.h"
+#include "pool/layout.h"
+#include "pool/pool_memory.h"
+#include "pool/reader.h"
+#include "pool/retention.h"
+#include "pool/session_log.h"
+
+namespace kvist {
+
+// A client session (or another owner of grants and pins) as the node numbers them; never 0, never used twice.
+using SessionId = uint64_t;
+
+struct PoolConfig {
+  uint64_t capacity_bytes = 0;      // the arena; rounded down to whole extents
+  uint32_t max_blocks = 0;          // entries, stubs and grants included; 0: one for each 16 KiB, at least 64 Ki
+  uint64_t extent_bytes = 0;        // 0: default_extent_bytes(capacity_bytes)
+  uint64_t live_limit = 0;          // readable blocks, at most; 0: as many as fit
+  uint32_t tick_ms = 1000;          // of the touch clock
+  double free_target = 0.01;        // share of the capacity that maintain() keeps free ahead of demand
+  uint32_t recheck_one_in = 64;     // commits whose checksum the pool computes again; 0: none
+  uint32_t max_quarantined = 64;    // bad slots kept out of use; beyond it the oldest returns to service
+  uint32_t max_namespaces = 1024;
+  uint32_t tip_ticks = 2;           // how long the end of a chain that is being filled is kept from eviction
+  std::string retention = "lru";
+};
+
+// What a session may hold. Over a bound it gets no more grants, and its refusals say which.
+struct SessionLimits {
+  uint64_t granted_bytes = uint64_t{256} << 20;  // slots in its stock or being filled
+  uint32_t granted_slots = 65536;
+  uint64_t pinned_bytes = uint64_t{4} << 30;     // counted while scanning its pins
+};
+
+struct Grant {
+  EntryId id = kNoEntry;
+  uint32_t generation = 0;  // low half of the entry's generation
+  uint64_t offset = 0;      // in the arena
+  uint32_t slot_bytes = 0;
+};
+
+enum class GrantStop : uint8_t {
+  kNone,          // all that was asked for
+  kPoolPinned,    // nothing can be evicted now: everything is pinned, granted or being filled
+  kEvicting,      // room is being made; ask again soon
+  kOverQuota,     // the session holds its limit already
+  kNoMemoryYet,   // extents are still being populated; ask again soon
+  kTooLong,       // longer than an extent
+};
+
+enum CommitFlags : uint8_t {
+  kStrictParent = 1 << 0,  // refuse a block whose parent is not here, instead of making a stub
+};
+
+// What a session says of a slot that it has filled.
+struct CommitRecord {
+  EntryId id = kNoEntry;
+  uint32_t generation = 0;
+  uint32_t length = 0;     // bytes, 1 .. the slot's
+  uint32_t depth = 0;      // position in its chain, 0 .. kMaxDepth
+  Digest digest;
+  Digest parent;           // zero: none
+  uint64_t checksum = 0;   // XXH3-64 of the bytes
+  uint16_t part = 0;
+  uint8_t flags = 0;       // CommitFlags
+};
+
+enum class CommitCode : uint8_t {
+  kStored = 0,
+  kAlreadyThere = 1,     // the name is taken: the slot stays granted
+  kParentAbsent = 2,     // under kStrictParent; the slot stays granted
+  kFlushed = 3,          // the namespace's epoch is over; the slot stays granted
+  kBadGrant = 4,         // the session does not hold this slot (any more)
+  kBadBlock = 5,         // length, depth, part or digest out of bounds; the slot stays granted
+  kBadChecksum = 6,      // the bytes in the slot are others; the slot stays granted
+  kNoEntries = 7,        // max_blocks is reached and nothing can be evicted, or the index is full; the slot stays granted
+};
+inline constexpr int kCommitCodes = 8;
+
+struct SpaceInfo {
+  SpaceRef ref;
+  NamespaceId id{};
+  uint32_t epochs = 0;  // how often it was flushed
+};
+
+// An entry as `ls`, the scrubber and the change feed's walk see it.
+struct EntryInfo {
+  EntryId id = kNoEntry;
+  EntryState state = EntryState::kFree;
+  Digest digest;
+  Digest parent;  // zero: none or unknown
+  uint16_t part = 0;
+  uint16_t space = 0;
+  uint32_t length = 0;
+  uint32_t depth = 0;
+  uint8_t flags = 0;
+  uint32_t children = 0;
+};
+
+// Where a pinned block lies, for a reader that is not a local client.
+struct RemoteDescriptor {
+  uint16_t arena = 0;
+  uint64_t offset = 0;
+  uint32_t length = 0;
+  uint64_t generation = 0;
+  uint64_t checksum = 0;
+};
+
+struct PoolStats {
+  uint64_t capacity_bytes = 0, ready_bytes = 0, used_bytes = 0;  // used: whole slots that hold or may hold blocks
+  uint64_t live_blocks = 0, live_bytes = 0, stubs = 0, free_entries = 0, max_blocks = 0;
+  uint64_t granted_slots = 0, granted_bytes = 0;
+  uint64_t pinned_blocks = 0, pinned_bytes = 0;  // as of the last scan
+  uint64_t quarantined_slots = 0, awaiting_unpin = 0, fetching = 0, namespaces = 0, sessions = 0;
+  uint64_t evicted = 0, evict_examined = 0, evict_revived = 0, evict_worst_step = 0, removed = 0, flushed = 0;
+  uint64_t commits[kCommitCodes] = {};
+  uint64_t grants_refused = 0, bad_blocks = 0, false_reports = 0, garbage_pins = 0, index_full = 0, stubs_made = 0,
+           stubs_filled = 0, moved_blocks = 0, extents_moved = 0, over_pinned_sessions = 0;
+  uint64_t metadata_bytes = 0;
+};
+
+class Pool {
+ public:
+  // Makes the tables in `memory`, which must outlive the pool. kInvalidArgument for a configuration that cannot work.
+  static StatusOr<std::unique_ptr<Pool>> create(const PoolConfig& config, PoolMemory* memory);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // ---- time and memory ----
+
+  // Milliseconds since the pool was made; never goes back.
+  void set_time(uint64_t now_ms);
+  // Extent `extent` has its memory now.
+  void add_extent(uint32_t extent);
+  // One bounded step of what is due. True: there is more to do at once.
+  bool maintain();
+
+  // ---- namespaces ----
+
+  // Opens (or makes) the namespace that `record` describes. kFailedPrecondition: `alias` is in use for a different record;
+  // the message names the field. kResourceExhausted: max_namespaces.
+  StatusOr<SpaceInfo> open_space(std::string_view alias, std::string_view record, const NamespaceId& id);
+  // Ends the namespace's epoch: its blocks are unreachable when this returns, commits of handles opened before are
+  // refused. Returns how many live blocks that hides. kNotFound.
+  StatusOr<uint64_t> flush_space(std::string_view alias);
+  struct SpaceListing {
+    std::string alias, record;
+    SpaceInfo info;
+    uint64_t live_blocks = 0, live_bytes = 0;
+  };
+  std::vector<SpaceListing> spaces() const;
+
+  // ---- sessions ----
+
+  // `pins` stays valid until the session is released; `capacity` words of it are scanned at most.
+  Status add_session(SessionId session, const SessionLimits& limits, PinTable* pins, uint32_t capacity);
+  // The session's owner is dead or has let go of everything: its grants return and its pins count no more.
+  void release_session(SessionId session);
+  struct SessionUse {
+    uint64_t granted_slots = 0, granted_bytes = 0, pinned_blocks = 0, pinned_bytes = 0;  // pins as of the last scan
+  };
+  SessionUse session_use(SessionId session) const;
+  // Counts every session's pins now.
+  void scan_pins();
+
+  // ---- writing ----
+
+  // Grants up to out.size() slots for blocks of `length` bytes, evicting where that makes room. Returns how many; *stop
+  // says why not more.
+  size_t grant(SessionId session, uint32_t length, std::span<Grant> out, GrantStop* stop);
+  // Takes back slots that the session did not use. Those it does not hold are ignored and counted.
+  void give_back(SessionId session, std::span<const std::pair<EntryId, uint32_t>> grants);
+  // Makes one filled slot readable. The batch's thread must have fenced its streaming stores before it sent the record.
+  CommitCode commit(SessionId session, SpaceRef space, const CommitRecord& record);
+  // Uses that carry a session id or a stop reason, kept for retention. Bounded: the oldest are forgotten.
+  void note_use(SpaceRef space, const Digest& tip, std::string_view session_name, std::string_view stop_reason);
+  const SessionLog& session_log() const { return session_log_; }
+
+  // ---- taking away ----
+
+  // kNotFound: no such block. An inner block leaves a stub. A pinned block is unreachable at once, its slot is reused
+  // when the last pin goes.
+  Status remove(SpaceRef space, const Digest& digest, uint16_t part);
+  // Somebody found wrong bytes. The pool looks itself: true if they are wrong, and the block is quarantined.
+  bool report_bad(EntryId id, uint32_t generation);
+
+  // ---- looking ----
+
+  EntryId find(SpaceRef space, const Digest& digest, uint16_t part) const;  // live blocks only
+  EntryInfo info(EntryId id) const;
+  // Walks entries of the namespace in partition order from *cursor (0 to begin), at most `limit`; sets *cursor to continue
+  // with, 0 at the end. Entries that come or go meanwhile may be seen or not.
+  std::vector<EntryInfo> walk(uint16_t space, uint64_t* cursor, size_t limit) const;
+  PoolStats stats() const;
+  const ControlView& control() const { return control_; }
+  uint64_t extent_bytes() const { return slots_.extent_bytes(); }
+  uint32_t extents() const { return slots_.extent_count(); }
+
+  // ---- the cluster's doors (no network yet) ----
+
+  ChangeFeed& changes() { return changes_; }
+
+  // A pin that the node holds for a reader elsewhere: until `until_ms`, unpin_remote() or drop_remote(connection).
+  // kResourceExhausted: the bound on such pins.
+  struct RemotePin {
+    uint64_t handle = 0;
+    RemoteDescriptor block;
+  };
+  StatusOr<RemotePin> pin_remote(SpaceRef space, const Digest& digest, uint16_t part, uint64_t connection, uint64_t until_ms);
+  void unpin_remote(uint64_t handle);
+  void drop_remote(uint64_t connection);
+
+  // Single flight: the first caller gets a slot to fetch into, later ones wait for it.
+  struct Fetch {
+    enum class Kind : uint8_t { kStarted, kJoined, kThere } kind = Kind::kThere;
+    Grant grant;  // with kStarted
+  };
+  StatusOr<Fetch> begin_fetch(SpaceRef space, const CommitRecord& name, uint64_t waiter, uint64_t until_ms);
+  // The bytes are there (or not). Returns the waiters to tell. A fetch that passes its time fails in maintain(), which
+  // puts its waiters into expired_waiters().
+  std::vector<uint64_t> finish_fetch(EntryId id, uint32_t generation, bool arrived, uint64_t checksum);
+  std::vector<uint64_t> expired_waiters() { return std::exchange(expired_waiters_, {}); }
+
+  // Retention inputs from outside.
+  void set_flags(EntryId id, uint8_t set, uint8_t clear);
+
+ private:
+  struct Space;
+  struct Session;
+
+  // A block on its way out: DEAD, but not yet known to be unpinned.
+  struct Victim {
+    EntryId id;
+    uint64_t seq;   // while it was LIVE
+    Tick tick;      // last used
+    bool stub;
+    bool pinned;
+  };
+  // A slot whose entry is gone, but which a reader still holds.
+  struct HeldSlot {
+    EntryId id;
+    uint32_t generation;
+    uint64_t offset;
+    bool quarantine;
+  };
+  struct RemotePinState {
+    uint32_t word;  // index in node_pins_
+    uint64_t connection;
+    uint64_t until_ms;
+  };
+  struct FetchState {
+    std::vector<uint64_t> waiters;
+    uint64_t until_ms;
+  };
+
+  Pool(const PoolConfig& config, PoolMemory* memory);
+
+  // pool.cc: namespaces, sessions, the life of entries
+  Space* space_of(SpaceRef ref) const;
+  Entry& entry(EntryId id) const { return control_.entries[id]; }
+  EntryId take_entry();
+  void free_entry(EntryId id);
+  void write_check(EntryId id);
+  void link_child(EntryId child, EntryId parent, bool list_child);
+  Tick touched(EntryId id) const;
+  void list_leaf(EntryId id, Tick tick, bool in_turn);
+  void record_change(ChangeKind kind, EntryId id);
+  void account_live(EntryId id, int sign);
+
+  // pool_put.cc
+  EntryId acquire_entry();
+  std::optional<uint64_t> acquire_slot(SlotAllocator::Class c, GrantStop* stop);
+  EntryId take_grant(Session& session, const CommitRecord& record);
+  void drop_grant(EntryId id);
+  CommitCode check_record(const Space& space, const CommitRecord& record, EntryId grant) const;
+  EntryId resolve_parent(SpaceRef space, const CommitRecord& record, CommitCode* code);
+  EntryId make_stub(SpaceRef space, const Digest& digest, uint16_t part, uint32_t depth);
+  void publish(EntryId id, SpaceRef space, const CommitRecord& record, EntryId parent, uint64_t location);
+
+  // pool_evict.cc
+  bool evict_batch(uint32_t want, uint32_t budget);
+  bool collect_victim(EntryId x, Tick tick);
+  void settle_victims();
+  void revive(const Victim& victim);
+  void finish_victim(const Victim& victim);
+  void kill(EntryId id, bool quarantine);
+  void unlink_from_parent(EntryId id, Tick tick);
+  void turn_into_stub(EntryId id);
+  void retire_slot(EntryId id, uint64_t generation, uint64_t offset, bool quarantine);
+  void settle_held_slots();
+  void return_slot(uint64_t offset, bool quarantine);
+  bool tip_protected(EntryId id) const;
+  template <typename Fn>
+  void for_each_pin(Fn&& fn);
+
+  // pool_maintain.cc
+  bool keep_free();
+  bool sweep_flushed();
+  bool start_drain(SlotAllocator::Class wanted);
+  bool drain_step();
+  void move_block(EntryId id);
+
+  PoolConfig config_;
+  PoolMemory* memory_;
+  ControlView control_;
+  IndexWriter index_;
+  SlotAllocator slots_;
+  std::vector<PrivateEntry> private_;
+  std::unique_ptr<Retention> retention_;
+  ChangeFeed changes_;
+  SessionLog session_log_;
+
+  uint64_t now_ms_ = 0;
+  Tick now_ = 1;
+  EntryId free_head_ = kNoEntry;
+  uint32_t fresh_ = 1;  // entries from here on were never used
+  uint32_t free_entries_ = 0;
+
+  std::vector<std::unique_ptr<Space>> spaces_;  // by slot
+  std::unordered_map<std::string, uint16_t> aliases_;
+  std::vector<uint16_t> flushed_;               // slots that are to be swept
+  EntryId sweep_at_ = 1;
+  uint64_t next_epoch_ = 1;
+
+  std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
+  std::unordered_map<EntryId, Tick> tips_;      // ends of chains that are being filled
+
+  std::vector<Victim> victims_;
+  std::vector<HeldSlot> held_;
+  std::vector<uint64_t> quarantined_;           // offsets, oldest first
+  std::vector<uint64_t> pinned_filter_;         // Bloom bits of the entries pinned at the last scan
+  std::vector<uint32_t> demand_;                // by class: tick of the last grant
+  uint32_t draining_ = kNoExtent;
+  EntryId drain_at_ = 1;
+  uint32_t commits_to_recheck_ = 0;
+
+  std::unique_ptr<std::byte[]> node_pins_memory_;
+  PinTable* node_pins_ = nullptr;
+  std::vector<uint32_t> free_node_pins_;
+  std::unordered_map<uint64_t, RemotePinState> remote_pins_;
+  uint64_t next_remote_pin_ = 1;
+  std::unordered_map<EntryId, FetchState> fetches_;
+  std::vector<uint64_t> expired_waiters_;
+
+  PoolStats stats_;
+
+  static constexpr uint32_t kNoExtent = 0xffffffff;
+};
+
+}  // namespace kvist

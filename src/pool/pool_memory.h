@@ -1,0 +1,52 @@
+// pool/pool_memory.h: the memory of one domain: control tables, touch words and the arena, each its own sealed memfd.
+//
+// Made before the Pool, outlives it, and keeps its descriptors for handing to clients. Control and touch memory are
+// allocated and mapped at once; the arena is populated extent by extent, by whoever drives the pool (Pool::add_extent()
+// says when one is ready).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "kvist/status.h"
+#include "memory/shared_memory.h"
+#include "pool/layout.h"
+
+namespace kvist {
+
+struct PoolMemoryConfig {
+  uint64_t arena_bytes = 0;    // rounded down to whole extents; at least one
+  uint64_t extent_bytes = 0;
+  uint32_t max_entries = 0;    // 1 .. kMaxEntries
+  uint32_t tick_ms = 1000;
+  bool with_arena = true;      // false: an index without bytes, for replays and simulations
+  Pages pages = Pages::kNormal;  // of the arena
+};
+
+class PoolMemory {
+ public:
+  // kResourceExhausted: the tables do not fit in memory. kInvalidArgument: sizes out of bounds.
+  static StatusOr<std::unique_ptr<PoolMemory>> create(const PoolMemoryConfig& config);
+
+  const PoolMemoryConfig& config() const { return config_; }
+  const ControlView& control() const { return view_; }
+  std::atomic<uint32_t>* touch() const { return touch_words_; }
+  std::byte* arena() const { return arena_.data(); }  // null without arena
+  uint64_t arena_bytes() const { return config_.arena_bytes; }
+
+  // Allocates extent `extent`'s pages. Blocking, about 20 ms for 64 MiB: for a thread of its own. Any thread.
+  Status populate_extent(uint32_t extent);
+
+  const SharedMemory& control_memory() const { return control_; }
+  const SharedMemory& touch_memory() const { return touch_; }
+  const SharedMemory& arena_memory() const { return arena_; }
+
+ private:
+  PoolMemoryConfig config_;
+  SharedMemory control_, touch_, arena_;
+  ControlView view_;
+  std::atomic<uint32_t>* touch_words_ = nullptr;
+};
+
+}  // namespace kvist
