@@ -202,15 +202,21 @@ constexpr EntryId pin_entry(uint64_t pin) { return static_cast<EntryId>(pin >> 3
 constexpr uint32_t pin_generation(uint64_t pin) { return static_cast<uint32_t>(pin); }
 
 // One session's pins. `high_water` only grows, and is stored before the first pin beyond it: the node scans that far.
+// The three counts are what the client says of itself, for `kvist stat`: reads make no call, so nobody else could count
+// them. The node adds them up for display and relies on none.
 struct PinTable {
   uint64_t magic;     // kPinsMagic
   uint32_t capacity;  // words in `pins`; the node trusts its own copy of this number
   uint32_t unused;
+  std::atomic<uint64_t> hits;       // blocks that were read
+  std::atomic<uint64_t> misses;     // blocks that were looked for and not there
+  std::atomic<uint64_t> bytes_got;  // of the hits
   alignas(64) std::atomic<uint32_t> high_water;
   alignas(64) std::atomic<uint64_t> pins[1];  // [capacity]
 
   static constexpr uint64_t bytes_for(uint32_t capacity) { return 128 + uint64_t{capacity} * 8; }
 };
+static_assert(offsetof(PinTable, hits) == 16 && offsetof(PinTable, bytes_got) == 32);
 static_assert(offsetof(PinTable, high_water) == 64 && offsetof(PinTable, pins) == 128);
 
 inline constexpr uint32_t kMaxPins = 1u << 20;  // words of one session's pin table
