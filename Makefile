@@ -18,7 +18,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 export JOBS TEST_JOBS TRACE SECONDS_EACH PREFIX DESTDIR
 
-.PHONY: help run test build test-all bench mutate fuzz format lint install clean
+.PHONY: help run test build test-all bench bench-peers mutate fuzz format lint install clean
 
 help: ## Show this list
 	@echo "Kvist: one pool of KV-cache blocks for the LLM engines of a host."
@@ -46,6 +46,9 @@ test-all: ## Run every test, slow ones too, then all again under ASan+UBSan and 
 
 bench: build ## Measure this machine: `kvist bench all`, each figure beside its ceiling
 	@build/kvist bench all
+
+bench-peers: build ## Measure Kvist beside Mooncake Store on this machine, in turns, and print the table
+	@tools/bench_peers.sh
 
 mutate: ## Break the code in each way of tests/mutations/*.patch: the named test has to notice
 	@tools/bootstrap.sh build
