@@ -10,11 +10,16 @@
 // Everything that arrives is untrusted: decoding goes through Cursor, which never reads past the packet, and every count
 // is checked against what is left of it before anything is allocated.
 //
-// Versions: HELLO carries the range that the client speaks, WELCOME the one that is used. Bytes that a newer peer
-// appends to a fixed part are ignored; a message type that is not known is answered with kUnimplemented.
+// Versions: HELLO carries the range that the client speaks, WELCOME the one that is used. Bytes behind the last field or
+// array described here are ignored, so that a newer peer can append; a message type that is not known is answered with
+// kUnimplemented.
+//
+// A packet that is none of ours (magic, length, a count that the packet does not hold) is answered with kInvalidArgument
+// and ends the connection. A request that is well formed but cannot be fulfilled is answered with its reason as text.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -36,30 +41,32 @@ inline constexpr size_t kMaxPacket = 128 << 10;  // bytes; below the default soc
 inline constexpr uint32_t kMaxInFlight = 8;      // unanswered requests of a session
 inline constexpr size_t kMaxText = 4096;         // any one string but an identity record
 inline constexpr size_t kMaxRecord = 64 << 10;   // an identity record
+inline constexpr uint32_t kMaxGrants = 4096;     // slots asked for in one message; what is beyond is not granted
+inline constexpr uint32_t kMaxListed = 2048;     // blocks in one answer to kList
 
 enum class MessageType : uint16_t {
   // Client to node, each with its answer (type | kAnswer).
-  kHello = 1,       // who I am, what I speak -> sizes, limits, descriptors of the memory
-  kOpenSpace = 2,   // alias and identity record -> slot, epoch, id
-  kReserve = 3,     // slots for blocks of a length -> grants
-  kCommit = 4,      // filled slots, and how many new ones are wanted -> results, grants
-  kGiveBack = 5,    // slots that are not needed
-  kRemove = 6,      // names -> results
-  kFlush = 7,       // alias -> number of blocks hidden
-  kNoteUse = 8,     // a use with session id and stop reason
-  kReportBad = 9,   // an entry whose bytes failed verification -> whether the node agrees
-  kStat = 10,       // -> statistics as JSON text, in pieces
-  kList = 11,       // blocks of a namespace from a cursor -> entries
-  kRelease = 12,    // an earlier session of this process has let go of all pins and slots
-  kBye = 13,        // this session has; the node may free them at once
+  kHello = 1,      // who I am, what I speak -> sizes, limits, descriptors of the memory
+  kOpenSpace = 2,  // alias and identity record -> slot, epoch, id
+  kReserve = 3,    // slots for blocks of a length -> grants
+  kCommit = 4,     // filled slots, and how many new ones are wanted -> results, grants
+  kGiveBack = 5,   // slots that are not needed
+  kRemove = 6,     // names -> results
+  kFlush = 7,      // alias -> number of blocks hidden
+  kNoteUse = 8,    // a use with session id and stop reason
+  kReportBad = 9,  // an entry whose bytes failed verification -> whether the node agrees
+  kStat = 10,      // -> statistics as JSON text, in pieces
+  kList = 11,      // blocks of a namespace from a cursor -> entries
+  kRelease = 12,   // an earlier session of this process has let go of all pins and slots
+  kBye = 13,       // this session has; the node may free them at once
   kAnswer = 0x8000,
 };
 
 struct Header {
   uint32_t magic = kLocalMagic;
-  uint16_t type = 0;      // MessageType
-  uint16_t status = 0;    // answers: StatusCode; a failure carries its text as the body
-  uint32_t request = 0;   // the client's number for it
+  uint16_t type = 0;        // MessageType
+  uint16_t status = 0;      // answers: StatusCode; a failure carries its text as the body
+  uint32_t request = 0;     // the client's number for it
   uint32_t body_bytes = 0;  // packet length without this header
 };
 static_assert(sizeof(Header) == 16);
@@ -67,11 +74,11 @@ static_assert(sizeof(Header) == 16);
 struct Hello {
   uint16_t version_min = kLocalVersionMin;
   uint16_t version_max = kLocalVersion;
-  uint32_t pid = 0;           // as the client sees itself; compared with the peer credentials
-  uint64_t start_time = 0;    // field 22 of /proc/self/stat: a pid that was used again is noticed
-  uint32_t pins_wanted = 0;   // words of the pin table; 0: the node's default
+  uint32_t pid = 0;          // as the client sees itself; compared with the peer credentials
+  uint64_t start_time = 0;   // field 22 of /proc/self/stat: a pid that was used again is noticed
+  uint32_t pins_wanted = 0;  // words of the pin table; 0: the node's default
   uint16_t token_bytes = 0, domain_bytes = 0, name_bytes = 0;
-  uint16_t features = 0;      // none yet
+  uint16_t features = 0;  // none yet
   uint32_t unused = 0;
   // then: token, domain, client name
 };
@@ -83,7 +90,7 @@ struct Welcome {
   uint16_t features = 0;
   uint32_t node_pid = 0;
   uint64_t session = 0;
-  uint64_t cookie = 0;          // proves in kRelease that the session was this client's
+  uint64_t cookie = 0;  // proves in kRelease that the session was this client's
   uint64_t incarnation[2] = {};
   uint64_t control_bytes = 0, touch_bytes = 0, arena_bytes = 0, pins_bytes = 0;
   uint64_t extent_bytes = 0;
