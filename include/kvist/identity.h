@@ -21,6 +21,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -84,8 +85,10 @@ struct Identity {
 
 using NamespaceId = std::array<uint8_t, 32>;
 
+inline constexpr size_t kMaxIdentityRecord = size_t{64} << 10;  // bytes
+
 // The canonical record of all fields but alias and secret. kInvalidArgument names the field that is out of bounds
-// (strings: 4096 bytes; `extra`: 64 entries).
+// (strings: 4096 bytes; `extra`: 64 entries; all of them together: kMaxIdentityRecord).
 StatusOr<std::string> encode_identity(const Identity& identity);
 
 // The inverse. Accepts only canonical bytes: whatever it accepts, encode_identity() gives back unchanged. Safe on any
