@@ -25,8 +25,8 @@ struct ChangeRun {
   uint8_t flags = 0;  // EntryFlags after the change
   uint16_t space = 0;
   uint16_t part = 0;
-  Digest parent;                // of the first block; zero: none
-  std::vector<Digest> digests;  // each the child of the one before
+  Digest parent;                // kRemoved: of the last block, else of the first; zero: none
+  std::vector<Digest> digests;  // kRemoved: each the parent of the one before (chains go from their ends up), else its child
 };
 
 class ChangeFeed {

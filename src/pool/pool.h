@@ -55,7 +55,7 @@ struct PoolConfig {
   uint32_t recheck_one_in = 64;     // commits whose checksum the pool computes again; 0: none
   uint32_t max_quarantined = 64;    // bad slots kept out of use; beyond it the oldest returns to service
   uint32_t max_namespaces = 1024;
-  uint32_t tip_ticks = 2;           // how long the end of a chain that is being filled is kept from eviction
+  uint32_t tip_ticks = 2;           // ends of chains that are being filled are kept from eviction this long
   std::string retention = "lru";
 };
 
@@ -153,9 +153,13 @@ struct PoolStats {
   uint64_t metadata_bytes = 0;
 };
 
+// The memory that a pool of this configuration wants: defaults filled in.
+PoolMemoryConfig memory_for(const PoolConfig& config);
+
 class Pool {
  public:
-  // Makes the tables in `memory`, which must outlive the pool. kInvalidArgument for a configuration that cannot work.
+  // Makes a pool in `memory`, which was made for memory_for(config) and must outlive the pool. kInvalidArgument for a
+  // configuration that cannot work.
   static StatusOr<std::unique_ptr<Pool>> create(const PoolConfig& config, PoolMemory* memory);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -165,8 +169,10 @@ class Pool {
 
   // Milliseconds since the pool was made; never goes back.
   void set_time(uint64_t now_ms);
-  // Extent `extent` has its memory now.
+  // Extent `extent` has its memory now. Until all have, or end_of_memory(), grants wait for more rather than evict.
   void add_extent(uint32_t extent);
+  // No further extents will come: the system has no more memory.
+  void end_of_memory() { memory_ended_ = true; }
   // One bounded step of what is due. True: there is more to do at once.
   bool maintain();
 
@@ -228,6 +234,9 @@ class Pool {
   std::vector<EntryInfo> walk(uint16_t space, uint64_t* cursor, size_t limit) const;
   PoolStats stats() const;
   const ControlView& control() const { return control_; }
+  // Looks at everything, O(max_blocks): whether links, lists, counts and slots agree. Empty, or the first disagreement in
+  // words. For tests and for a node that is asked to examine itself.
+  std::string self_check() const;
   uint64_t extent_bytes() const { return slots_.extent_bytes(); }
   uint32_t extents() const { return slots_.extent_count(); }
 
@@ -252,7 +261,7 @@ class Pool {
   };
   StatusOr<Fetch> begin_fetch(SpaceRef space, const CommitRecord& name, uint64_t waiter, uint64_t until_ms);
   // The bytes are there (or not). Returns the waiters to tell. A fetch that passes its time fails in maintain(), which
-  // puts its waiters into expired_waiters().
+  // puts its waiters into expired_waiters(); its slot stays until finish_fetch(), because bytes may still arrive.
   std::vector<uint64_t> finish_fetch(EntryId id, uint32_t generation, bool arrived, uint64_t checksum);
   std::vector<uint64_t> expired_waiters() { return std::exchange(expired_waiters_, {}); }
 
@@ -266,10 +275,9 @@ class Pool {
   // A block on its way out: DEAD, but not yet known to be unpinned.
   struct Victim {
     EntryId id;
-    uint64_t seq;   // while it was LIVE
-    Tick tick;      // last used
-    bool stub;
-    bool pinned;
+    uint64_t seq;  // while it was LIVE
+    Tick tick;     // last used
+    bool pinned;   // or an ancestor of one that is
   };
   // A slot whose entry is gone, but which a reader still holds.
   struct HeldSlot {
@@ -293,47 +301,59 @@ class Pool {
   // pool.cc: namespaces, sessions, the life of entries
   Space* space_of(SpaceRef ref) const;
   Entry& entry(EntryId id) const { return control_.entries[id]; }
+  EntryState state(EntryId id) const { return seq_state(entry(id).seq.load(std::memory_order_relaxed)); }
+  Digest digest_of(EntryId id) const;
+  uint16_t space_of_entry(EntryId id) const;
+  uint16_t part_of_entry(EntryId id) const;
   EntryId take_entry();
   void free_entry(EntryId id);
   void write_check(EntryId id);
-  void link_child(EntryId child, EntryId parent, bool list_child);
   Tick touched(EntryId id) const;
-  void list_leaf(EntryId id, Tick tick, bool in_turn);
   void record_change(ChangeKind kind, EntryId id);
   void account_live(EntryId id, int sign);
 
-  // pool_put.cc
+  // pool_put.cc: grants and commits
   EntryId acquire_entry();
   std::optional<uint64_t> acquire_slot(SlotAllocator::Class c, GrantStop* stop);
-  EntryId take_grant(Session& session, const CommitRecord& record);
-  void drop_grant(EntryId id);
-  CommitCode check_record(const Space& space, const CommitRecord& record, EntryId grant) const;
-  EntryId resolve_parent(SpaceRef space, const CommitRecord& record, CommitCode* code);
-  EntryId make_stub(SpaceRef space, const Digest& digest, uint16_t part, uint32_t depth);
-  void publish(EntryId id, SpaceRef space, const CommitRecord& record, EntryId parent, uint64_t location);
+  bool holds(SessionId session, EntryId id, uint32_t generation) const;
+  void enlist_grant(Session& session, EntryId id);
+  void delist_grant(Session& session, EntryId id);
+  bool well_formed(const Space& space, const CommitRecord& record) const;
+  bool bytes_match(EntryId grant, const CommitRecord& record);
+  CommitCode link_parent(SpaceRef ref, const CommitRecord& record, EntryId child, EntryId* parent);
+  CommitCode commit_new(Session& session, SpaceRef ref, const CommitRecord& record);
+  CommitCode commit_into_stub(Session& session, SpaceRef ref, const CommitRecord& record, EntryId stub);
+  uint8_t flags_under(EntryId parent, uint32_t depth) const;
+  EntryId make_stub(SpaceRef ref, const Digest& digest, uint16_t part, uint32_t depth);
+  void adopt(EntryId parent);
+  void write_entry(EntryId id, uint64_t seq_while_writing, SpaceRef ref, const CommitRecord& record, EntryId parent,
+                   uint64_t location, EntryState final_state, uint8_t flags);
+  void make_live(EntryId id, EntryId parent);
+  void follow_tip(Session& session, EntryId parent, EntryId tip);
+  void expire_tips();
 
-  // pool_evict.cc
-  bool evict_batch(uint32_t want, uint32_t budget);
+  // pool_evict.cc: taking blocks away
+  uint32_t evict_batch(uint32_t want, uint32_t budget);
   bool collect_victim(EntryId x, Tick tick);
   void settle_victims();
-  void revive(const Victim& victim);
+  void revive(Victim& victim);
   void finish_victim(const Victim& victim);
   void kill(EntryId id, bool quarantine);
-  void unlink_from_parent(EntryId id, Tick tick);
-  void turn_into_stub(EntryId id);
-  void retire_slot(EntryId id, uint64_t generation, uint64_t offset, bool quarantine);
+  void orphan(EntryId parent, Tick tick);
+  void drop_stub_if_childless(EntryId id, Tick tick);
+  void hold_slot(EntryId id, uint64_t generation, uint64_t offset, bool quarantine);
   void settle_held_slots();
   void return_slot(uint64_t offset, bool quarantine);
-  bool tip_protected(EntryId id) const;
   template <typename Fn>
   void for_each_pin(Fn&& fn);
 
-  // pool_maintain.cc
+  // pool_maintain.cc: what is done in steps
   bool keep_free();
   bool sweep_flushed();
   bool start_drain(SlotAllocator::Class wanted);
   bool drain_step();
   void move_block(EntryId id);
+  void expire_fetches();
 
   PoolConfig config_;
   PoolMemory* memory_;
@@ -358,18 +378,20 @@ class Pool {
   uint64_t next_epoch_ = 1;
 
   std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
-  std::unordered_map<EntryId, Tick> tips_;      // ends of chains that are being filled
-
+  std::vector<Session*> pinners_;               // every session, and the node's own pins: for scanning
   std::vector<Victim> victims_;
   std::vector<HeldSlot> held_;
   std::vector<uint64_t> quarantined_;           // offsets, oldest first
-  std::vector<uint64_t> pinned_filter_;         // Bloom bits of the entries pinned at the last scan
+  std::vector<uint64_t> pinned_filter_;         // a bit for a hash of each entry that was pinned at the last scan
   std::vector<uint32_t> demand_;                // by class: tick of the last grant
   uint32_t draining_ = kNoExtent;
+  bool memory_ended_ = false;
   EntryId drain_at_ = 1;
+  uint64_t drain_until_ms_ = 0;
   uint32_t commits_to_recheck_ = 0;
 
-  std::unique_ptr<std::byte[]> node_pins_memory_;
+  std::unique_ptr<Session> node_session_;       // pins held for readers elsewhere
+  std::vector<uint64_t> node_pins_memory_;
   PinTable* node_pins_ = nullptr;
   std::vector<uint32_t> free_node_pins_;
   std::unordered_map<uint64_t, RemotePinState> remote_pins_;

@@ -24,7 +24,8 @@ namespace kvist {
 // What the node keeps for itself of an entry, 16 bytes. `prev`, `next` and `tick` belong to whoever lists the entry: the
 // policy while it is a leaf, the pool while it is granted or free.
 struct PrivateEntry {
-  uint32_t children = 0;
+  uint32_t children : 31 = 0;  // live, stub or on their way
+  uint32_t is_tip : 1 = 0;     // end of a chain that a session is filling now
   EntryId prev = kNoEntry;
   EntryId next = kNoEntry;
   Tick tick = 0;
@@ -72,7 +73,7 @@ class LruRetention final : public Retention {
     EntryId head = kNoEntry;
     EntryId tail = kNoEntry;
   };
-  Fifo& bucket(Tick tick) { return buckets_[tick < oldest_ ? oldest_ & mask_ : tick & mask_]; }
+  Fifo& bucket(Tick tick) { return buckets_[(tick < oldest_ ? oldest_ : tick) & mask_]; }
   void advance_to(Tick tick);
 
   std::span<PrivateEntry> entries_;
@@ -81,6 +82,7 @@ class LruRetention final : public Retention {
   uint32_t mask_;
   Tick oldest_ = 0;
   Tick newest_ = 0;
+  Tick first_ = 0;  // no bucket before this one has a leaf
   uint64_t listed_ = 0;
 };
 

@@ -1,0 +1,343 @@
+// Grants and commits: how a block comes in.
+#include <algorithm>
+#include <cassert>
+
+#include "base/checksum.h"
+#include "pool/pool_state.h"
+
+namespace kvist {
+namespace {
+
+constexpr uint32_t bit(EntryState state) { return 1u << static_cast<int>(state); }
+constexpr uint32_t kNamed = bit(EntryState::kLive) | bit(EntryState::kStub) | bit(EntryState::kFetching);
+
+// Leaves that one grant may look at before it answers "ask again": about a millisecond.
+constexpr uint32_t kInlineBudget = 8192;
+
+}  // namespace
+
+// ---- room ---------------------------------------------------------------------------------------------------------
+
+EntryId Pool::acquire_entry() {
+  if (const EntryId id = take_entry(); id != kNoEntry) return id;
+  evict_batch(64, kInlineBudget);
+  return take_entry();
+}
+
+std::optional<uint64_t> Pool::acquire_slot(SlotAllocator::Class c, GrantStop* stop) {
+  if (auto offset = slots_.allocate(c)) return offset;
+  if (slots_.ready_bytes() < memory_->arena_bytes() && !memory_ended_) {
+    *stop = GrantStop::kNoMemoryYet;
+    return std::nullopt;
+  }
+  bool moving = false;
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    const uint32_t evicted = evict_batch(64, kInlineBudget / 4);
+    if (auto offset = slots_.allocate(c)) return offset;
+    // What was evicted was of other sizes: an extent of theirs has to become ours.
+    moving = draining_ != kNoExtent || start_drain(c);
+    if (moving) drain_step();
+    if (auto offset = slots_.allocate(c)) return offset;
+    if (evicted == 0 && !moving) break;
+  }
+  *stop = moving || retention_->listed() > kInlineBudget ? GrantStop::kEvicting : GrantStop::kPoolPinned;
+  return std::nullopt;
+}
+
+// ---- grants -------------------------------------------------------------------------------------------------------
+
+void Pool::enlist_grant(Session& session, EntryId id) {
+  PrivateEntry& grant = private_[id];
+  grant.prev = kNoEntry;
+  grant.next = session.granted_head;
+  if (grant.next != kNoEntry) private_[grant.next].prev = id;
+  session.granted_head = id;
+  ++session.granted_slots;
+  session.granted_bytes += entry(id).length.load(std::memory_order_relaxed);
+}
+
+void Pool::delist_grant(Session& session, EntryId id) {
+  PrivateEntry& grant = private_[id];
+  (grant.prev == kNoEntry ? session.granted_head : private_[grant.prev].next) = grant.next;
+  if (grant.next != kNoEntry) private_[grant.next].prev = grant.prev;
+  grant.prev = grant.next = kNoEntry;
+  --session.granted_slots;
+  session.granted_bytes -= entry(id).length.load(std::memory_order_relaxed);
+}
+
+bool Pool::holds(SessionId session, EntryId id, uint32_t generation) const {
+  if (id == kNoEntry || id > control_.max_entries) return false;
+  const uint64_t seq = entry(id).seq.load(std::memory_order_relaxed);
+  return seq_state(seq) == EntryState::kReserved && static_cast<uint32_t>(seq_generation(seq)) == generation &&
+         entry(id).digest_lo.load(std::memory_order_relaxed) == session;
+}
+
+size_t Pool::grant(SessionId id, uint32_t length, std::span<Grant> out, GrantStop* stop) {
+  *stop = GrantStop::kNone;
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end() || length == 0) return 0;
+  Session& session = *found->second;
+  if (length > slots_.extent_bytes()) {
+    *stop = GrantStop::kTooLong;
+    ++stats_.grants_refused;
+    return 0;
+  }
+  const SlotAllocator::Class c = slots_.class_for(length);
+  const uint32_t slot_bytes = slots_.slot_bytes(c);
+  if (demand_.size() <= c) demand_.resize(c + 1u);
+  demand_[c] = now_;
+  size_t granted = 0;
+  for (; granted < out.size(); ++granted) {
+    if (session.granted_slots >= session.limits.granted_slots ||
+        session.granted_bytes + slot_bytes > session.limits.granted_bytes || session.over_pinned()) {
+      *stop = GrantStop::kOverQuota;
+      break;
+    }
+    const std::optional<uint64_t> offset = acquire_slot(c, stop);
+    if (!offset) break;
+    const EntryId entry_id = acquire_entry();
+    if (entry_id == kNoEntry) {
+      slots_.free(*offset);
+      *stop = GrantStop::kPoolPinned;
+      break;
+    }
+    Entry& e = entry(entry_id);
+    const uint64_t generation = seq_generation(e.seq.load(std::memory_order_relaxed)) + 1;
+    // The owner is written before the state, and both before the grant leaves: a restart finds whose slot this is.
+    e.digest_hi.store(0, std::memory_order_relaxed);
+    e.digest_lo.store(id, std::memory_order_relaxed);
+    e.location.store(make_location(0, *offset), std::memory_order_relaxed);
+    e.length.store(slot_bytes, std::memory_order_relaxed);
+    e.space_part.store(0, std::memory_order_relaxed);
+    e.parent.store(kNoEntry, std::memory_order_relaxed);
+    e.seq.store(make_seq(generation, EntryState::kReserved), std::memory_order_seq_cst);
+    enlist_grant(session, entry_id);
+    out[granted] = {entry_id, static_cast<uint32_t>(generation), *offset, slot_bytes};
+  }
+  if (*stop != GrantStop::kNone) ++stats_.grants_refused;
+  return granted;
+}
+
+void Pool::give_back(SessionId id, std::span<const std::pair<EntryId, uint32_t>> grants) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  for (const auto& [entry_id, generation] : grants) {
+    if (!holds(id, entry_id, generation)) {
+      ++stats_.commits[static_cast<int>(CommitCode::kBadGrant)];
+      continue;
+    }
+    const uint64_t offset = location_offset(entry(entry_id).location.load(std::memory_order_relaxed));
+    delist_grant(*found->second, entry_id);
+    free_entry(entry_id);
+    return_slot(offset, false);
+  }
+}
+
+// ---- commits ------------------------------------------------------------------------------------------------------
+
+bool Pool::well_formed(const Space& space, const CommitRecord& record) const {
+  if (record.digest.is_zero() || record.digest == record.parent || record.depth > kMaxDepth) return false;
+  if (record.depth == 0 && !record.parent.is_zero()) return false;
+  if (record.part >= space.identity.parts.size()) return false;
+  const uint32_t declared = space.identity.parts[record.part].block_bytes;
+  return record.length > 0 && (declared == 0 || declared == record.length);
+}
+
+bool Pool::bytes_match(EntryId grant, const CommitRecord& record) {
+  if (config_.recheck_one_in == 0 || memory_->arena() == nullptr) return true;
+  if (++commits_to_recheck_ < config_.recheck_one_in) return true;
+  commits_to_recheck_ = 0;
+  const uint64_t offset = location_offset(entry(grant).location.load(std::memory_order_relaxed));
+  return checksum(std::span<const std::byte>(memory_->arena() + offset, record.length)) == record.checksum;
+}
+
+// Counts a child of `parent`, which is then no leaf.
+void Pool::adopt(EntryId parent) {
+  if (parent == kNoEntry) return;
+  if (private_[parent].children == 0 && state(parent) == EntryState::kLive) retention_->remove(parent);
+  private_[parent].children = (private_[parent].children + 1) & 0x7fffffffu;
+}
+
+EntryId Pool::make_stub(SpaceRef ref, const Digest& digest, uint16_t part, uint32_t depth) {
+  const EntryId id = acquire_entry();
+  if (id == kNoEntry) return kNoEntry;
+  CommitRecord name;
+  name.digest = digest;
+  name.part = part;
+  name.depth = depth;
+  if (!index_.insert(digest, part, id)) {
+    ++stats_.index_full;
+    free_entry(id);
+    return kNoEntry;
+  }
+  const uint64_t generation = seq_generation(entry(id).seq.load(std::memory_order_relaxed)) + 1;
+  const uint8_t detached = depth > 0 ? kDetached : 0;
+  write_entry(id, make_seq(generation, EntryState::kWriting), ref, name, kNoEntry, kNoLocation, EntryState::kStub, detached);
+  ++stats_.stubs;
+  ++stats_.stubs_made;
+  return id;
+}
+
+// Finds or makes the entry of the record's parent, for the entry `child` (kNoEntry: a new one).
+CommitCode Pool::link_parent(SpaceRef ref, const CommitRecord& record, EntryId child, EntryId* parent) {
+  *parent = kNoEntry;
+  if (record.parent.is_zero()) {
+    const bool detached = record.depth > 0;
+    return detached && (record.flags & kStrictParent) != 0 ? CommitCode::kParentAbsent : CommitCode::kStored;
+  }
+  const EntryId found = index_.find(ref.slot, record.parent, record.part, kNamed);
+  if (found != kNoEntry) {
+    if (found == child) return CommitCode::kBadBlock;
+    // A position has one depth: a link that says otherwise could close a circle.
+    const uint32_t depth = entry(found).depth_flags.load(std::memory_order_relaxed) >> 8;
+    if (depth + 1 != record.depth) return CommitCode::kBadBlock;
+  }
+  const bool resident = found != kNoEntry && state(found) == EntryState::kLive;
+  if (!resident && (record.flags & kStrictParent) != 0) return CommitCode::kParentAbsent;
+  *parent = found != kNoEntry ? found : make_stub(ref, record.parent, record.part, record.depth - 1);
+  return *parent == kNoEntry ? CommitCode::kNoEntries : CommitCode::kStored;
+}
+
+void Pool::write_entry(EntryId id, uint64_t seq_while_writing, SpaceRef ref, const CommitRecord& record, EntryId parent,
+                       uint64_t location, EntryState final_state, uint8_t flags) {
+  Entry& e = entry(id);
+  e.seq.store(seq_while_writing, std::memory_order_seq_cst);
+  e.digest_hi.store(record.digest.hi, std::memory_order_relaxed);
+  e.digest_lo.store(record.digest.lo, std::memory_order_relaxed);
+  e.checksum.store(record.checksum, std::memory_order_relaxed);
+  e.location.store(location, std::memory_order_relaxed);
+  e.length.store(record.length, std::memory_order_relaxed);
+  e.space_part.store(make_space_part(ref.slot, record.part), std::memory_order_relaxed);
+  e.parent.store(parent, std::memory_order_relaxed);
+  e.parent_tag.store(static_cast<uint32_t>(record.parent.lo), std::memory_order_relaxed);
+  e.depth_flags.store(record.depth << 8 | flags, std::memory_order_relaxed);
+  write_check(id);
+  memory_->touch()[id].store(now_, std::memory_order_relaxed);
+  e.seq.store(make_seq(seq_generation(seq_while_writing), final_state), std::memory_order_seq_cst);
+}
+
+// Accounts for an entry that has just become LIVE.
+void Pool::make_live(EntryId id, EntryId parent) {
+  account_live(id, 1);
+  if (private_[id].children == 0) retention_->add(id, now_, false);
+  if (parent != kNoEntry) memory_->touch()[parent].store(now_, std::memory_order_relaxed);
+  record_change(ChangeKind::kAdded, id);
+}
+
+CommitCode Pool::commit(SessionId session_id, SpaceRef ref, const CommitRecord& record) {
+  const auto done = [&](CommitCode code) {
+    ++stats_.commits[static_cast<int>(code)];
+    return code;
+  };
+  const auto found = sessions_.find(session_id);
+  if (found == sessions_.end() || !holds(session_id, record.id, record.generation)) return done(CommitCode::kBadGrant);
+  Session& session = *found->second;
+  const Space* space = space_of(ref);
+  if (space == nullptr) return done(CommitCode::kFlushed);
+  const EntryId grant = record.id;
+  if (!well_formed(*space, record) || record.length > entry(grant).length.load(std::memory_order_relaxed)) {
+    return done(CommitCode::kBadBlock);
+  }
+  while (config_.live_limit != 0 && stats_.live_blocks >= config_.live_limit) {
+    if (index_.find(ref.slot, record.digest, record.part, bit(EntryState::kLive)) != kNoEntry) break;
+    if (evict_batch(1, 1u << 20) == 0) return done(CommitCode::kNoEntries);
+  }
+  EntryId target = index_.find(ref.slot, record.digest, record.part, kNamed);
+  if (target != kNoEntry && state(target) != EntryState::kStub) {
+    // There, or being fetched: somebody's bytes are as good as these.
+    memory_->touch()[target].store(now_, std::memory_order_relaxed);
+    follow_tip(session, entry(target).parent.load(std::memory_order_relaxed), target);
+    return done(CommitCode::kAlreadyThere);
+  }
+  if (target != kNoEntry && entry(target).depth_flags.load(std::memory_order_relaxed) >> 8 != record.depth) {
+    return done(CommitCode::kBadBlock);
+  }
+  if (!bytes_match(grant, record)) return done(CommitCode::kBadChecksum);
+  return done(target == kNoEntry ? commit_new(session, ref, record) : commit_into_stub(session, ref, record, target));
+}
+
+CommitCode Pool::commit_new(Session& session, SpaceRef ref, const CommitRecord& record) {
+  EntryId parent = kNoEntry;
+  if (const CommitCode code = link_parent(ref, record, kNoEntry, &parent); code != CommitCode::kStored) return code;
+  const EntryId id = record.id;
+  if (!index_.insert(record.digest, record.part, id)) {
+    ++stats_.index_full;
+    if (parent != kNoEntry) drop_stub_if_childless(parent, now_);
+    return CommitCode::kNoEntries;
+  }
+  delist_grant(session, id);
+  adopt(parent);
+  const uint64_t location = entry(id).location.load(std::memory_order_relaxed);
+  const uint64_t generation = seq_generation(entry(id).seq.load(std::memory_order_relaxed));
+  write_entry(id, make_seq(generation, EntryState::kWriting), ref, record, parent, location, EntryState::kLive,
+              flags_under(parent, record.depth));
+  make_live(id, parent);
+  follow_tip(session, parent, id);
+  return CommitCode::kStored;
+}
+
+// The stub's children point at its place: the slot moves there, and the grant's entry is free again.
+CommitCode Pool::commit_into_stub(Session& session, SpaceRef ref, const CommitRecord& record, EntryId stub) {
+  private_[stub].children = (private_[stub].children + 1) & 0x7fffffffu;  // stays while room is made for a parent
+  EntryId parent = kNoEntry;
+  const CommitCode code = link_parent(ref, record, stub, &parent);
+  private_[stub].children = (private_[stub].children - 1) & 0x7fffffffu;
+  if (code != CommitCode::kStored) {
+    drop_stub_if_childless(stub, now_);
+    return code;
+  }
+  const EntryId old_parent = entry(stub).parent.load(std::memory_order_relaxed);
+  const uint64_t location = entry(record.id).location.load(std::memory_order_relaxed);
+  delist_grant(session, record.id);
+  free_entry(record.id);
+  if (old_parent != parent) {
+    adopt(parent);
+    if (old_parent != kNoEntry) orphan(old_parent, now_);
+  }
+  --stats_.stubs;
+  ++stats_.stubs_filled;
+  const uint64_t generation = seq_generation(entry(stub).seq.load(std::memory_order_relaxed)) + 1;
+  write_entry(stub, make_seq(generation, EntryState::kWriting), ref, record, parent, location, EntryState::kLive,
+              flags_under(parent, record.depth));
+  make_live(stub, parent);
+  follow_tip(session, parent, stub);
+  return CommitCode::kStored;
+}
+
+uint8_t Pool::flags_under(EntryId parent, uint32_t depth) const {
+  if (depth == 0) return kInDram;
+  const bool attached = parent != kNoEntry && state(parent) == EntryState::kLive &&
+                        (entry(parent).depth_flags.load(std::memory_order_relaxed) & kDetached) == 0;
+  return static_cast<uint8_t>(kInDram | (attached ? 0 : kDetached));
+}
+
+// ---- chains being filled ------------------------------------------------------------------------------------------
+
+// The session's chain that ended at `parent` ends at `tip` now.
+void Pool::follow_tip(Session& session, EntryId parent, EntryId tip) {
+  Session::Tip* place = nullptr;
+  for (Session::Tip& t : session.tips) {
+    if (t.id == tip) return void(t.tick = now_);
+    if (parent != kNoEntry && t.id == parent) place = &t;
+  }
+  if (place == nullptr) place = &session.tips[session.next_tip++ % session.tips.size()];
+  if (place->id != kNoEntry) private_[place->id].is_tip = 0;
+  *place = {tip, now_};
+  private_[tip].is_tip = 1;
+}
+
+void Pool::expire_tips() {
+  for (Session* session : pinners_) {
+    for (Session::Tip& tip : session->tips) {
+      if (tip.id == kNoEntry || now_ - tip.tick < config_.tip_ticks) continue;
+      private_[tip.id].is_tip = 0;
+      tip = {};
+    }
+  }
+}
+
+void Pool::note_use(SpaceRef ref, const Digest& tip, std::string_view session_name, std::string_view stop_reason) {
+  if (space_of(ref) != nullptr) session_log_.note(ref.slot, tip, session_name, stop_reason, now_);
+}
+
+}  // namespace kvist

@@ -1,0 +1,136 @@
+#include "pool/reader.h"
+
+#include <algorithm>
+#include <array>
+
+namespace kvist {
+namespace {
+
+// Look-ups whose cache misses overlap. More gains nothing: a core has 10 to 16 outstanding loads.
+constexpr size_t kGroup = 16;
+
+void prefetch(const void* at) { __builtin_prefetch(at, 0, 3); }
+
+struct Query {
+  uint16_t space;
+  uint16_t part;
+  uint32_t max_entries;
+};
+
+// The entry if it is, at this moment, the live block of this name.
+Located match(const ControlView& control, const Query& query, EntryId id, const Digest& digest) {
+  const Entry& entry = control.entries[id];
+  const uint64_t seq = entry.seq.load(std::memory_order_acquire);
+  if (seq_state(seq) != EntryState::kLive) return {};
+  if (entry.digest_lo.load(std::memory_order_acquire) != digest.lo ||
+      entry.digest_hi.load(std::memory_order_acquire) != digest.hi ||
+      entry.space_part.load(std::memory_order_acquire) != make_space_part(query.space, query.part)) {
+    return {};
+  }
+  return {id, entry.length.load(std::memory_order_acquire), seq};
+}
+
+Located scan_once(const ControlView& control, const Query& query, const Bucket* bucket, uint16_t tag, const Digest& digest) {
+  for (int hop = 0; bucket != nullptr && hop <= kMaxOverflowHops; ++hop) {
+    for (int i = 0; i < Bucket::kSlots; ++i) {
+      if (bucket->tag[i].load(std::memory_order_relaxed) != tag) continue;
+      const EntryId id = bucket->id[i].load(std::memory_order_acquire);
+      if (id == kNoEntry || id > query.max_entries) continue;
+      const Located found = match(control, query, id, digest);
+      if (found.id != kNoEntry) return found;
+    }
+    bucket = control.next(*bucket);
+  }
+  return {};
+}
+
+Located scan(const ControlView& control, const Query& query, const Bucket& bucket, uint16_t tag, const Digest& digest) {
+  const uint32_t version = bucket.version.load(std::memory_order_acquire);
+  const Located found = scan_once(control, query, &bucket, tag, digest);
+  if (found.id != kNoEntry || bucket.version.load(std::memory_order_acquire) == version) return found;
+  return scan_once(control, query, &bucket, tag, digest);
+}
+
+}  // namespace
+
+Located Reader::locate(SpaceRef space, const Digest& digest, uint16_t part) const {
+  const IndexHash hash = index_hash(digest, part);
+  return scan(control_, {space.slot, part, control_.max_entries}, control_.bucket(hash), hash.tag, digest);
+}
+
+size_t Reader::locate(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<Located> out,
+                      bool stop_at_miss) const {
+  const Query query{space.slot, part, control_.max_entries};
+  std::array<const Bucket*, 2 * kGroup> buckets;
+  std::array<uint16_t, 2 * kGroup> tags;
+  // Buckets of one group are fetched while entries of the group before are awaited.
+  const auto begin_group = [&](size_t base) {
+    const size_t end = std::min(digests.size(), base + kGroup);
+    for (size_t i = base; i < end; ++i) {
+      const IndexHash hash = index_hash(digests[i], part);
+      buckets[i % (2 * kGroup)] = &control_.bucket(hash);
+      tags[i % (2 * kGroup)] = hash.tag;
+      prefetch(buckets[i % (2 * kGroup)]);
+    }
+  };
+  begin_group(0);
+  size_t hits = 0;
+  for (size_t base = 0; base < digests.size(); base += kGroup) {
+    const size_t end = std::min(digests.size(), base + kGroup);
+    begin_group(base + kGroup);
+    for (size_t i = base; i < end; ++i) {
+      const Bucket& bucket = *buckets[i % (2 * kGroup)];
+      for (int slot = 0; slot < Bucket::kSlots; ++slot) {
+        if (bucket.tag[slot].load(std::memory_order_relaxed) != tags[i % (2 * kGroup)]) continue;
+        const EntryId id = bucket.id[slot].load(std::memory_order_relaxed);
+        if (id == kNoEntry || id > query.max_entries) continue;
+        prefetch(&control_.entries[id]);
+        if (touch_ != nullptr) prefetch(&touch_[id]);
+      }
+    }
+    for (size_t i = base; i < end; ++i) {
+      out[i] = scan(control_, query, *buckets[i % (2 * kGroup)], tags[i % (2 * kGroup)], digests[i]);
+      hits += out[i].id != kNoEntry;
+      if (stop_at_miss && out[i].id == kNoEntry) {
+        std::fill(out.begin() + static_cast<ptrdiff_t>(i), out.begin() + static_cast<ptrdiff_t>(digests.size()), Located{});
+        return hits;
+      }
+    }
+  }
+  return hits;
+}
+
+PinResult Reader::pin(SpaceRef space, const Located& found, std::atomic<uint64_t>& word, BlockView* view) const {
+  if (found.id == kNoEntry || found.id > control_.max_entries) return PinResult::kMiss;
+  const Entry& entry = control_.entries[found.id];
+  // Read before the pin is validated: once it holds, the slot stays, but the entry may be used for another block.
+  const uint64_t location = entry.location.load(std::memory_order_acquire);
+  const uint32_t length = entry.length.load(std::memory_order_acquire);
+  const uint64_t checksum = entry.checksum.load(std::memory_order_acquire);
+  word.exchange(make_pin(found.id, seq_generation(found.seq)), std::memory_order_seq_cst);
+  const bool same = entry.seq.load(std::memory_order_seq_cst) == found.seq;
+  const bool open = space_open(space);
+  const uint64_t offset = location_offset(location);
+  // A table that is damaged must not send us outside the mapping.
+  if (!same || !open || offset > arena_bytes_ || length > arena_bytes_ - offset) {
+    unpin(word);
+    return open ? PinResult::kMiss : PinResult::kFlushed;
+  }
+  *view = {arena_ + offset, length, found.id, found.seq, checksum};
+  return PinResult::kPinned;
+}
+
+PinResult Reader::find_and_pin(SpaceRef space, const Digest& digest, uint16_t part, std::atomic<uint64_t>& word,
+                               BlockView* view) const {
+  // An entry that moves between look-up and pin was moved, evicted and put again, or is being evicted: the first two are
+  // found at the next try, and a block that keeps moving may as well be a miss.
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const Located found = locate(space, digest, part);
+    if (found.id == kNoEntry) break;
+    const PinResult result = pin(space, found, word, view);
+    if (result != PinResult::kMiss) return result;
+  }
+  return space_open(space) ? PinResult::kMiss : PinResult::kFlushed;
+}
+
+}  // namespace kvist

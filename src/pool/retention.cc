@@ -1,0 +1,98 @@
+#include "pool/retention.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace kvist {
+
+LruRetention::LruRetention(std::span<PrivateEntry> entries, const std::atomic<uint32_t>* touch, uint32_t history)
+    : entries_(entries), touch_(touch), buckets_(std::bit_ceil(std::max(history, 2u))), mask_(static_cast<uint32_t>(buckets_.size() - 1)) {}
+
+// Makes `tick` the newest bucket. What falls out at the old end joins the next one, in front: it is older.
+void LruRetention::advance_to(Tick tick) {
+  if (tick <= newest_) return;
+  newest_ = tick;
+  if (tick - oldest_ < buckets_.size()) return;
+  const Tick oldest = tick - mask_;
+  Fifo old;
+  for (Tick t = oldest_; t < oldest && t - oldest_ < buckets_.size(); ++t) {
+    Fifo& bucket = buckets_[t & mask_];
+    if (bucket.head == kNoEntry) continue;
+    if (old.head == kNoEntry) {
+      old = bucket;
+    } else {
+      entries_[old.tail].next = bucket.head;
+      entries_[bucket.head].prev = old.tail;
+      old.tail = bucket.tail;
+    }
+    bucket = {};
+  }
+  oldest_ = oldest;
+  if (old.head == kNoEntry) return;
+  Fifo& bucket = buckets_[oldest & mask_];
+  if (bucket.head == kNoEntry) {
+    bucket = old;
+  } else {
+    entries_[old.tail].next = bucket.head;
+    entries_[bucket.head].prev = old.tail;
+    bucket.head = old.head;
+  }
+}
+
+void LruRetention::add(EntryId x, Tick tick, bool in_turn) {
+  advance_to(tick);
+  PrivateEntry& entry = entries_[x];
+  entry.tick = tick;
+  first_ = std::min(first_, std::max(tick, oldest_));
+  Fifo& fifo = bucket(tick);
+  if (in_turn) {
+    entry.prev = kNoEntry;
+    entry.next = fifo.head;
+    (fifo.head == kNoEntry ? fifo.tail : entries_[fifo.head].prev) = x;
+    fifo.head = x;
+  } else {
+    entry.prev = fifo.tail;
+    entry.next = kNoEntry;
+    (fifo.tail == kNoEntry ? fifo.head : entries_[fifo.tail].next) = x;
+    fifo.tail = x;
+  }
+  ++listed_;
+}
+
+void LruRetention::remove(EntryId x) {
+  PrivateEntry& entry = entries_[x];
+  Fifo& fifo = bucket(entry.tick);
+  (entry.prev == kNoEntry ? fifo.head : entries_[entry.prev].next) = entry.next;
+  (entry.next == kNoEntry ? fifo.tail : entries_[entry.next].prev) = entry.prev;
+  entry.prev = entry.next = kNoEntry;
+  --listed_;
+}
+
+EntryId LruRetention::take(Tick now, uint32_t* budget, Tick* tick) {
+  advance_to(now);
+  while (*budget > 0 && listed_ > 0) {
+    Tick& at = first_;
+    at = std::max(at, oldest_);
+    while (bucket(at).head == kNoEntry) ++at;  // ends: something is listed, and nothing before first_
+    const EntryId x = bucket(at).head;
+    --*budget;
+    const Tick filed = entries_[x].tick;
+    // A client wrote the word: a time that has not come yet is now.
+    const Tick touched = std::min(touch_[x].load(std::memory_order_relaxed), now);
+    remove(x);
+    if (touched <= filed || touched <= at) {
+      *tick = std::max(filed, touched);
+      return x;
+    }
+    add(x, touched, false);
+  }
+  return kNoEntry;
+}
+
+std::unique_ptr<Retention> make_retention(std::string_view name, std::span<PrivateEntry> entries,
+                                          const std::atomic<uint32_t>* touch) {
+  if (name == "lru") return std::make_unique<LruRetention>(entries, touch);
+  return nullptr;
+}
+
+}  // namespace kvist

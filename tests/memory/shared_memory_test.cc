@@ -1,0 +1,83 @@
+#include "memory/shared_memory.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace kvist {
+namespace {
+
+TEST(SharedMemory, SecondMappingSeesTheSameBytes) {
+  auto memory = SharedMemory::create("test", 10000);
+  ASSERT_TRUE(memory.ok()) << memory.status().to_string();
+  EXPECT_EQ(memory->size() % 4096, 0u);
+  ASSERT_TRUE(memory->populate(0, memory->size()).ok());
+  std::memcpy(memory->data() + 5000, "kvist", 5);
+  auto other = Mapping::map(memory->fd(), memory->size(), Access::kRead);
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(std::memcmp(other->data() + 5000, "kvist", 5), 0);
+}
+
+TEST(SharedMemory, SizeIsSealed) {
+  auto memory = SharedMemory::create("test", 4096);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_NE(::ftruncate(memory->fd(), 0), 0);
+  EXPECT_NE(::ftruncate(memory->fd(), 8192), 0);
+}
+
+TEST(SharedMemory, FutureWritersAreRefusedAndReadersAreNot) {
+  auto memory = SharedMemory::create("test", 4096);
+  ASSERT_TRUE(memory.ok());
+  ASSERT_TRUE(memory->seal_future_write().ok());
+  EXPECT_FALSE(Mapping::map(memory->fd(), 4096, Access::kReadWrite).ok());
+  auto reader = Mapping::map(memory->fd(), 4096, Access::kRead);
+  ASSERT_TRUE(reader.ok());
+  EXPECT_NE(::mprotect(reader->data(), 4096, PROT_READ | PROT_WRITE), 0);
+  memory->data()[0] = std::byte{7};  // the owner's own mapping goes on
+  EXPECT_EQ(reader->data()[0], std::byte{7});
+}
+
+TEST(SharedMemory, ReadOnlyDescriptorCannotBeMappedForWriting) {
+  auto memory = SharedMemory::create("test", 4096);
+  ASSERT_TRUE(memory.ok());
+  auto fd = memory->read_only_descriptor();
+  ASSERT_TRUE(fd.ok()) << fd.status().to_string();
+  EXPECT_FALSE(Mapping::map(fd->get(), 4096, Access::kReadWrite).ok());
+  EXPECT_TRUE(Mapping::map(fd->get(), 4096, Access::kRead).ok());
+}
+
+TEST(SharedMemory, ForeignMemoryIsRefused) {
+  FileDescriptor unsealed(::memfd_create("unsealed", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(unsealed.get(), 4096), 0);
+  EXPECT_EQ(Mapping::map(unsealed.get(), 4096, Access::kRead).status().code(), StatusCode::kFailedPrecondition);
+  auto memory = SharedMemory::create("test", 4096);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_EQ(Mapping::map(memory->fd(), 8192, Access::kRead).status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST(SharedMemory, ChildDoesNotInheritTheMapping) {
+  auto memory = SharedMemory::create("test", 4096);
+  ASSERT_TRUE(memory.ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    unsigned char present = 0;
+    ::_exit(::mincore(memory->data(), 4096, &present) == 0 ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(SharedMemory, RoomIsWithinWhatTheSystemHas) {
+  const MemoryRoom room = memory_room();
+  EXPECT_GT(room.bytes, 0u);
+  EXPECT_LT(room.bytes, static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * 4096u + 1);
+  EXPECT_FALSE(room.limited_by.empty());
+}
+
+}  // namespace
+}  // namespace kvist
