@@ -92,8 +92,8 @@ struct CommitRecord {
   uint32_t generation = 0;
   uint32_t length = 0;     // bytes, 1 .. the slot's
   uint32_t depth = 0;      // position in its chain, 0 .. kMaxDepth
-  Digest digest;
-  Digest parent;           // zero: none
+  Digest digest{};
+  Digest parent{};         // zero: none
   uint64_t checksum = 0;   // XXH3-64 of the bytes
   uint16_t part = 0;
   uint8_t flags = 0;       // CommitFlags

@@ -231,6 +231,9 @@ TEST(Pool, ExtentsMoveBetweenSizesWhenDemandShifts) {
   PoolHarness h(config);
   for (uint64_t c = 0; c < 256; ++c) ASSERT_EQ(h.put_at(c, 0, 4096), CommitCode::kStored);
   EXPECT_EQ(h.pool->stats().used_bytes, config.capacity_bytes);
+  // Every second block is younger: each extent keeps some while its neighbours go.
+  h.tick();
+  for (uint64_t c = 0; c < 256; c += 2) h.reader.touch(h.reader.locate(h.space, digest_at(c, 0), 0).id);
   uint32_t stored = 0;
   for (uint64_t c = 1000; c < 1000 + 200; ++c) {
     h.tick();
@@ -240,6 +243,7 @@ TEST(Pool, ExtentsMoveBetweenSizesWhenDemandShifts) {
   }
   EXPECT_GT(stored, 150u);
   EXPECT_GT(h.pool->stats().extents_moved, 4u);
+  EXPECT_GT(h.pool->stats().moved_blocks, 16u);
   EXPECT_EQ(h.pool->self_check(), "");
   for (uint64_t c = 0; c < 1200; ++c) {
     BlockView view;

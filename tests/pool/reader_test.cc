@@ -1,0 +1,213 @@
+// Readers against the pool that evicts under them: threads over one mapping, and a small model of every interleaving.
+#include "pool/reader.h"
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "pool/harness.h"
+
+namespace kvist {
+namespace {
+
+using test::digest_at;
+using test::PoolHarness;
+using test::small_pool;
+
+TEST(Reader, BatchFindsWhatSinglesFind) {
+  PoolHarness h(small_pool(512));
+  std::vector<Digest> chain;
+  for (uint32_t d = 0; d < 300; ++d) {
+    chain.push_back(digest_at(1, d));
+    if (d % 7 == 3) continue;
+    ASSERT_EQ(h.put_at(1, d, 64), CommitCode::kStored);
+  }
+  std::vector<Located> found(chain.size());
+  const size_t hits = h.reader.locate(h.space, chain, 0, found);
+  size_t expected = 0;
+  for (size_t i = 0; i < chain.size(); ++i) {
+    const Located single = h.reader.locate(h.space, chain[i], 0);
+    EXPECT_EQ(found[i].id, single.id);
+    EXPECT_EQ(found[i].seq, single.seq);
+    expected += single.id != kNoEntry;
+  }
+  EXPECT_EQ(hits, expected);
+  EXPECT_EQ(h.reader.locate(h.space, chain, 0, found, true), 3u);
+  EXPECT_EQ(found[3].id, kNoEntry);
+  EXPECT_EQ(found[299].id, kNoEntry);
+  EXPECT_EQ(h.reader.locate(h.space, {}, 0, {}), 0u);
+}
+
+TEST(Reader, OverflowingBucketsAreFollowed) {
+  PoolConfig config = small_pool(64);
+  config.max_blocks = 4096;
+  config.capacity_bytes = 16 << 20;
+  PoolHarness h(config);
+  // One partition, one bucket: max_blocks of 4096 gives each partition a single bucket.
+  for (uint64_t i = 0; i < 100; ++i) ASSERT_EQ(h.put(h.space, {1, i + 1}, {}, 0, 64), CommitCode::kStored);
+  for (uint64_t i = 0; i < 100; ++i) EXPECT_NE(h.reader.locate(h.space, {1, i + 1}, 0).id, kNoEntry) << i;
+  for (uint64_t i = 0; i < 100; i += 2) ASSERT_TRUE(h.pool->remove(h.space, {1, i + 1}, 0).ok());
+  for (uint64_t i = 0; i < 100; ++i) EXPECT_EQ(h.reader.locate(h.space, {1, i + 1}, 0).id != kNoEntry, i % 2 == 1) << i;
+  EXPECT_EQ(h.pool->self_check(), "");
+}
+
+TEST(Reader, IndexThatIsFullRefusesAndStaysRight) {
+  PoolConfig config = small_pool(64);
+  config.max_blocks = 60000;
+  config.capacity_bytes = 16 << 20;
+  PoolHarness h(config);
+  uint64_t stored = 0;
+  for (uint64_t i = 0; i < 40000; ++i) stored += h.put(h.space, {1, i + 1}, {}, 0, 64) == CommitCode::kStored;
+  EXPECT_LT(stored, 40000u);  // names that all fall into one partition fill its overflow
+  EXPECT_GT(h.pool->stats().index_full, 0u);
+  EXPECT_EQ(h.put_at(5, 0, 64), CommitCode::kStored);  // others have room
+  EXPECT_EQ(h.pool->self_check(), "");
+}
+
+// Two readers pin, compare every byte and unpin while the pool is refilled many times over. With either side's store
+// weakened (tests/mutations) this fails within a second.
+void read_while_evicting(uint64_t seed, int rounds) {
+  constexpr uint64_t kNames = 256;
+  PoolConfig config = small_pool(32);
+  config.recheck_one_in = 0;
+  PoolHarness h(config);
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> wrong{0}, reads{0};
+  const auto read = [&](uint32_t thread) {
+    std::mt19937_64 random(seed + thread);
+    std::atomic<uint64_t>& word = h.pins.word(thread * 16);
+    while (!stop.load(std::memory_order_relaxed)) {
+      const Digest digest = digest_at(random() % kNames, 0);
+      BlockView view;
+      if (h.reader.find_and_pin(h.space, digest, 0, word, &view) != PinResult::kPinned) continue;
+      // Each block is one 64-bit word over and over: a foreign or torn block differs at once.
+      const auto* words = reinterpret_cast<const uint64_t*>(view.data);
+      uint64_t bad = view.length != 4096;
+      for (int i = 0; i < 512; ++i) bad += words[i] != digest.lo;
+      Reader::unpin(word);
+      wrong += bad != 0;
+      ++reads;
+    }
+  };
+  h.pins.word(48);  // the high-water mark stands before the threads pin
+  std::thread first(read, 0u), second(read, 1u);
+  std::mt19937_64 random(seed ^ 0x5eed);
+  std::vector<Grant> grants(8);
+  for (int round = 0; round < rounds; ++round) {
+    GrantStop why;
+    const size_t n = h.pool->grant(h.kSession, 4096, grants, &why);
+    for (size_t i = 0; i < n; ++i) {
+      const Digest digest = digest_at(random() % kNames, 0);
+      auto* words = reinterpret_cast<uint64_t*>(h.memory->arena() + grants[i].offset);
+      for (int w = 0; w < 512; ++w) words[w] = digest.lo;
+      const CommitRecord record{.id = grants[i].id, .generation = grants[i].generation, .length = 4096, .digest = digest};
+      if (h.pool->commit(h.kSession, h.space, record) == CommitCode::kStored) continue;
+      const std::pair<EntryId, uint32_t> back{grants[i].id, grants[i].generation};
+      h.pool->give_back(h.kSession, {&back, 1});
+    }
+    if (round % 8 == 0) h.tick();
+    if (round % 64 == 0) h.pool->remove(h.space, digest_at(random() % kNames, 0), 0).ok();
+  }
+  stop = true;
+  first.join();
+  second.join();
+  EXPECT_EQ(wrong.load(), 0u);
+  EXPECT_GT(reads.load(), 100u);
+  EXPECT_GT(h.pool->stats().evicted, 1000u);
+  EXPECT_EQ(h.pool->self_check(), "");
+}
+
+TEST(Reader, NeverSeesAReusedSlot) { read_while_evicting(test::seed(), 20000); }
+TEST(ReaderSlow, NeverSeesAReusedSlotForLong) { read_while_evicting(test::seed(), 1000000); }
+
+// ---- every interleaving -------------------------------------------------------------------------------------------
+
+// The protocol as a model: one block, a reader's steps and the node's, each step one shared-memory operation, run in every
+// order. Under sequential consistency an order of steps is all there is; a plain store may in addition take effect later,
+// at any point before its thread's next sequentially consistent operation: that is how the model weakens one.
+struct Model {
+  // shared
+  bool live = true;
+  bool pinned = false;
+  bool reused = false;
+  // reader
+  int reader_at = 0;
+  bool pin_delayed = false, validated = false, read_foreign = false;
+  // node
+  int node_at = 0;
+  bool dead_delayed = false;
+};
+
+struct Weak {
+  bool pin = false;   // the reader publishes its pin with a plain store
+  bool dead = false;  // the node marks the entry with a plain store
+};
+
+uint64_t explore(Model m, Weak weak, uint64_t* bad) {
+  uint64_t orders = 0;
+  bool moved = false;
+  const auto go = [&](const std::function<void(Model&)>& step) {
+    Model next = m;
+    step(next);
+    moved = true;
+    orders += explore(next, weak, bad);
+  };
+  // A delayed store drains at any moment.
+  if (m.pin_delayed) go([](Model& n) { n.pin_delayed = false, n.pinned = true; });
+  if (m.dead_delayed) go([](Model& n) { n.dead_delayed = false, n.live = false; });
+  switch (m.reader_at) {
+    case 0:  // look up
+      go([](Model& n) { n.reader_at = n.live ? 1 : 5; });
+      break;
+    case 1:  // publish the pin
+      go([&](Model& n) { weak.pin ? n.pin_delayed = true : n.pinned = true; n.reader_at = 2; });
+      break;
+    case 2:  // look again
+      go([](Model& n) { n.validated = n.live, n.reader_at = n.live ? 3 : 4; });
+      break;
+    case 3:  // read
+      go([](Model& n) { n.read_foreign |= n.reused, n.reader_at = 4; });
+      break;
+    case 4:  // unpin, after the pin itself
+      if (!m.pin_delayed) go([](Model& n) { n.pinned = false, n.reader_at = 5; });
+      break;
+    default: break;
+  }
+  switch (m.node_at) {
+    case 0:  // mark dead
+      go([&](Model& n) { weak.dead ? n.dead_delayed = true : n.live = false; n.node_at = 1; });
+      break;
+    case 1:  // look for pins
+      go([](Model& n) { n.node_at = n.pinned ? 3 : 2; });
+      break;
+    case 2:  // free and fill the slot anew: ordered after the mark
+      if (!m.dead_delayed) go([](Model& n) { n.reused = true, n.node_at = 4; });
+      break;
+    case 3:  // revive
+      if (!m.dead_delayed) go([](Model& n) { n.live = true, n.node_at = 4; });
+      break;
+    default: break;
+  }
+  if (moved) return orders;
+  *bad += m.read_foreign;
+  return 1;
+}
+
+TEST(ReaderModel, NoOrderOfStepsReadsAForeignBlock) {
+  uint64_t bad = 0;
+  const uint64_t orders = explore({}, {}, &bad);
+  EXPECT_GT(orders, 20u);
+  EXPECT_EQ(bad, 0u);
+}
+
+TEST(ReaderModel, EitherStoreWeakenedDoes) {
+  for (const Weak weak : {Weak{.pin = true}, Weak{.dead = true}}) {
+    uint64_t bad = 0;
+    explore({}, weak, &bad);
+    EXPECT_GT(bad, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace kvist
