@@ -3,8 +3,16 @@
 set -euo pipefail
 source "$(dirname "$0")/say.sh"
 
-mode=(-i)
-if [[ ${1:-} == --check ]]; then mode=(--dry-run -Werror); fi
 mapfile -d '' files < <(find include src tests bench -name '*.cc' -print0 -o -name '*.h' -print0 2>/dev/null | sort -z)
-say "clang-format ${mode[0]}: ${#files[@]} files"
-clang-format-14 "${mode[@]}" "${files[@]}" || die "not formatted as .clang-format says: run \`make format\`"
+if [[ ${1:-} != --check ]]; then
+  say "Formatting ${#files[@]} files"
+  clang-format-14 -i "${files[@]}"
+  exit 0
+fi
+
+say "Checking the format of ${#files[@]} files"
+# One line a place is too much: say which files, and how many places in each.
+if ! wrong=$(clang-format-14 --dry-run -Werror "${files[@]}" 2>&1); then
+  sed -nE 's/^([^:]+):[0-9]+:[0-9]+: error: .*/\1/p' <<<"$wrong" | sort | uniq -c >&2
+  die "not formatted as .clang-format says: run \`make format\`"
+fi

@@ -1,17 +1,164 @@
 #include "cli/run.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <numeric>
+#include <string>
 #include <string_view>
+#include <vector>
+
+#include "cli/arguments.h"
+#include "cli/verb.h"
 
 namespace kvist::cli {
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kFailed = 1;
+constexpr int kWrongCommandLine = 2;
+
+struct GroupTitle {
+  VerbGroup group;
+  const char* title;
+};
+constexpr GroupTitle kGroups[] = {
+    {VerbGroup::kNode, "Run a node"},
+    {VerbGroup::kPool, "Use its pool"},
+    {VerbGroup::kWatch, "Watch it"},
+    {VerbGroup::kMeasure, "Measure"},
+    {VerbGroup::kAbout, "This machine, this build"},
+};
+
+const Verb* find_verb(std::string_view name) {
+  for (const Verb* verb : all_verbs()) {
+    if (name == verb->name) return verb;
+  }
+  return nullptr;
+}
+
+// Insertions, deletions, replacements and swaps of neighbours that lead from a to b (optimal string alignment).
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
+  std::iota(cost[0].begin(), cost[0].end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    for (size_t j = 1; j <= b.size(); ++j) {
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+
+std::string command_help() {
+  std::string help =
+      "Usage: kvist VERB [OPTION...] [ARGUMENT...]\n\n"
+      "Kvist keeps the KV-cache blocks of the LLM engines on a host in one pool of shared memory: a node owns the\n"
+      "memory, engine processes put blocks and read them back in place, and no process's death takes the others' blocks.\n";
+  for (const GroupTitle& group : kGroups) {
+    std::string lines;
+    for (const Verb* verb : all_verbs()) {
+      if (verb->group != group.group) continue;
+      std::string name = verb->name;
+      name.resize(std::max<size_t>(name.size() + 1, 12), ' ');
+      lines += "  " + name + verb->summary + "\n";
+    }
+    if (!lines.empty()) help += "\n" + std::string(group.title) + ":\n" + lines;
+  }
+  std::string examples;
+  for (const Verb* verb : all_verbs()) {
+    if (verb->examples[0] != '\0') examples += "  " + first_line(verb->examples) + "\n";
+  }
+  if (!examples.empty()) help += "\nExamples:\n" + examples;
+  help +=
+      "\nEnvironment:\n"
+      "  KVIST_SOCKET      the node's socket where --socket is not given; without both it is\n"
+      "                    $XDG_RUNTIME_DIR/kvist.sock, else /run/kvist/node.sock\n"
+      "  KVIST_CPU         baseline, avx2 or avx512: use no newer vector code than this\n"
+      "\nExit codes: 0 success; 1 it failed, or the answer is no; 2 the command line is wrong.\n"
+      "`kvist VERB --help` (or `kvist help VERB`) explains a verb.\n";
+  return help;
+}
+
+int unknown_verb(std::string_view name) {
+  const std::string text(name.substr(0, 64));
+  if (!name.empty() && name[0] == '-') {
+    std::fprintf(stderr, "kvist: the verb comes first, then its options, not '%s'; `kvist --help` lists the verbs\n",
+                 text.c_str());
+    return kWrongCommandLine;
+  }
+  const Verb* nearest = nullptr;
+  size_t best = 3;  // more edits than two are another word, not a slip of the fingers
+  for (const Verb* verb : all_verbs()) {
+    const size_t distance = edit_distance(text, verb->name);
+    if (distance < best && distance < std::string_view(verb->name).size()) {
+      best = distance;
+      nearest = verb;
+    }
+  }
+  if (nearest != nullptr) {
+    std::fprintf(stderr, "kvist: there is no verb '%s'; did you mean `kvist %s`?\n", text.c_str(), nearest->name);
+  } else {
+    std::fprintf(stderr, "kvist: there is no verb '%s'; `kvist --help` lists them\n", text.c_str());
+  }
+  return kWrongCommandLine;
+}
+
+int run_verb(const Verb& verb, const std::vector<std::string>& words) {
+  const std::string command = std::string("kvist ") + verb.name;
+  std::string details = std::string(verb.summary) + ".\n";
+  if (verb.details[0] != '\0') details += std::string("\n") + verb.details;
+  Arguments arguments(command, details, verb.examples);
+  const VerbBody body = verb.declare(arguments);
+  const Arguments::Result parsed = arguments.parse(words);
+  switch (parsed.outcome) {
+    case Arguments::Result::Outcome::kShowHelp: std::fputs(parsed.text.c_str(), stdout); return kSuccess;
+    case Arguments::Result::Outcome::kWrong:
+      std::fprintf(stderr, "%s: %s; see `%s --help`\n", command.c_str(), parsed.text.c_str(), command.c_str());
+      return kWrongCommandLine;
+    case Arguments::Result::Outcome::kRun: break;
+  }
+  const StatusOr<int> outcome = body();
+  if (outcome.ok()) return *outcome;
+  std::fflush(stdout);  // so that the reason stands behind what was printed before it
+  std::fprintf(stderr, "%s: %s\n", command.c_str(), std::string(outcome.status().message()).c_str());
+  return outcome.status().code() == StatusCode::kInvalidArgument ? kWrongCommandLine : kFailed;
+}
+
+int dispatch(std::vector<std::string> words) {
+  if (words.empty()) {
+    std::fputs(command_help().c_str(), stderr);
+    return kWrongCommandLine;
+  }
+  std::string name = words.front();
+  words.erase(words.begin());
+  if (name == "--version" || name == "-V") name = "version";
+  if (name == "help" || name == "--help" || name == "-h") {
+    if (words.empty()) {
+      std::fputs(command_help().c_str(), stdout);
+      return kSuccess;
+    }
+    name = words.front();
+    words = {"--help"};
+  }
+  const Verb* verb = find_verb(name);
+  return verb == nullptr ? unknown_verb(name) : run_verb(*verb, words);
+}
+
+}  // namespace
 
 int run(int argc, char** argv) {
-  if (argc == 2 && (std::string_view(argv[1]) == "version" || std::string_view(argv[1]) == "--version")) {
-    std::printf("kvist %s\n", KVIST_VERSION);
-    return 0;
+  const int code = dispatch(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+  // A full disk or a closed pipe behind standard output must not look like success.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fprintf(stderr, "kvist: standard output could not be written\n");
+    return code == kSuccess ? kFailed : code;
   }
-  std::fprintf(stderr, "kvist: no such command; `kvist version` is the only one yet\n");
-  return 2;
+  return code;
 }
 
 }  // namespace kvist::cli

@@ -1,0 +1,16 @@
+// The table of verbs: the one list that a new verb is added to.
+#include <array>
+
+#include "cli/verb.h"
+
+namespace kvist::cli {
+
+std::span<const Verb* const> all_verbs() {
+  static constexpr std::array kVerbs = {
+      &kDoctorVerb,
+      &kVersionVerb,
+  };
+  return kVerbs;
+}
+
+}  // namespace kvist::cli

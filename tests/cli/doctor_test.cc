@@ -1,0 +1,166 @@
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/doctor_checks.h"
+#include "command.h"
+
+namespace kvist::cli {
+namespace {
+
+// A folder that plays another machine's root; gone with the object.
+class FakeRoot {
+ public:
+  FakeRoot() {
+    char name[] = "/tmp/kvist-doctor-XXXXXX";
+    path_ = mkdtemp(name) != nullptr ? name : "";
+  }
+  ~FakeRoot() { std::filesystem::remove_all(path_); }
+  FakeRoot(const FakeRoot&) = delete;
+  FakeRoot& operator=(const FakeRoot&) = delete;
+
+  void write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories(std::filesystem::path(path_ + name).parent_path());
+    std::ofstream(path_ + name) << text;
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(DoctorKernel, ComparesReleasesByNumber) {
+  EXPECT_EQ(check_kernel("6.1.0-35-amd64").verdict, Verdict::kOk);
+  EXPECT_EQ(check_kernel("5.14.0").verdict, Verdict::kOk);
+  EXPECT_EQ(check_kernel("5.4.0-generic").verdict, Verdict::kWarn);
+  EXPECT_EQ(check_kernel("5.2.21").verdict, Verdict::kFail);
+  EXPECT_EQ(check_kernel("4.19.0").verdict, Verdict::kFail);
+  EXPECT_EQ(check_kernel("unreadable").verdict, Verdict::kWarn);
+  EXPECT_EQ(check_kernel("").verdict, Verdict::kWarn);
+}
+
+TEST(DoctorMemory, TakesTheMachineWhereNoGroupLimits) {
+  FakeRoot root;
+  root.write("/proc/meminfo", "MemTotal:  16777216 kB\nMemAvailable:  8388608 kB\n");
+  root.write("/proc/self/cgroup", "0::/user.slice/x.scope\n");
+  root.write("/sys/fs/cgroup/user.slice/x.scope/memory.max", "max\n");
+  EXPECT_EQ(memory_room(root.path()).bytes, uint64_t{8} << 30);
+  EXPECT_EQ(check_memory({root.path(), ""}).verdict, Verdict::kOk);
+}
+
+TEST(DoctorMemory, FindsTheTightestLimitOfAnAncestor) {
+  FakeRoot root;
+  root.write("/proc/meminfo", "MemAvailable:  8388608 kB\n");
+  root.write("/proc/self/cgroup", "0::/a/b\n");
+  root.write("/sys/fs/cgroup/a/b/memory.max", "4294967296\n");
+  root.write("/sys/fs/cgroup/a/memory.max", "134217728\n");
+  const MemoryRoom room = memory_room(root.path());
+  EXPECT_EQ(room.bytes, uint64_t{128} << 20);
+  EXPECT_NE(room.limit.find("/sys/fs/cgroup/a/memory.max"), std::string::npos) << room.limit;
+  EXPECT_EQ(check_memory({root.path(), ""}).verdict, Verdict::kWarn);
+}
+
+TEST(DoctorMemory, ReadsVersionOneGroupsAndAContainersRoot) {
+  FakeRoot root;
+  root.write("/proc/meminfo", "MemAvailable:  8388608 kB\n");
+  root.write("/proc/self/cgroup", "5:cpu,cpuacct:/c\n4:memory:/docker/id\n");
+  root.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n");
+  EXPECT_EQ(memory_room(root.path()).bytes, uint64_t{1} << 30);
+}
+
+TEST(DoctorMemory, SaysWhenNothingCanBeRead) {
+  FakeRoot root;
+  EXPECT_EQ(memory_room(root.path()).bytes, 0U);
+  EXPECT_EQ(check_memory({root.path(), ""}).verdict, Verdict::kWarn);
+}
+
+TEST(DoctorHugepages, AreFineWhereReservedOrTransparent) {
+  FakeRoot root;
+  EXPECT_EQ(check_hugepages({root.path(), ""}).verdict, Verdict::kWarn);
+  root.write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size advise [never] deny force\n");
+  EXPECT_EQ(check_hugepages({root.path(), ""}).verdict, Verdict::kWarn);
+  root.write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size [advise] never deny force\n");
+  EXPECT_EQ(check_hugepages({root.path(), ""}).verdict, Verdict::kOk);
+  root.write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size advise [never] deny force\n");
+  root.write("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "512\n");
+  root.write("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "500\n");
+  EXPECT_EQ(check_hugepages({root.path(), ""}).verdict, Verdict::kOk);
+}
+
+TEST(DoctorOvercommit, WarnsOfStrictAccounting) {
+  FakeRoot root;
+  root.write("/proc/sys/vm/overcommit_memory", "0\n");
+  EXPECT_EQ(check_overcommit({root.path(), ""}).verdict, Verdict::kOk);
+  root.write("/proc/sys/vm/overcommit_memory", "2\n");
+  EXPECT_EQ(check_overcommit({root.path(), ""}).verdict, Verdict::kWarn);
+}
+
+TEST(DoctorSocket, JudgesThePath) {
+  FakeRoot root;
+  const std::string path = root.path() + "/node.sock";
+  EXPECT_EQ(check_socket({"", path}).verdict, Verdict::kOk);
+  EXPECT_EQ(check_node({"", path}).verdict, Verdict::kWarn);
+  EXPECT_EQ(check_socket({"", root.path() + "/absent/node.sock"}).verdict, Verdict::kWarn);
+  EXPECT_EQ(check_socket({"", "/tmp/" + std::string(200, 'x')}).verdict, Verdict::kFail);
+  root.write("/node.sock", "not a socket");
+  EXPECT_EQ(check_socket({"", path}).verdict, Verdict::kFail);
+}
+
+TEST(DoctorNode, SeesWhoListens) {
+  FakeRoot root;
+  const std::string path = root.path() + "/node.sock";
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const int server = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(bind(server, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0) << std::strerror(errno);
+  EXPECT_EQ(check_node({"", path}).verdict, Verdict::kWarn) << "bound, but nobody listens";
+  ASSERT_EQ(listen(server, 0), 0);
+  const Check found = check_node({"", path});
+  EXPECT_EQ(found.verdict, Verdict::kOk) << found.found;
+  EXPECT_NE(found.found.find(std::to_string(getpid())), std::string::npos) << found.found;
+  // A node that is stopped takes nobody from its queue: the check must end all the same, and say so.
+  std::vector<int> waiting;
+  for (int i = 0; i < 8; ++i) {
+    waiting.push_back(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (connect(waiting.back(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) break;
+  }
+  EXPECT_EQ(check_node({"", path}).verdict, Verdict::kFail);
+  for (int fd : waiting) close(fd);
+  close(server);
+}
+
+TEST(Doctor, PrintsTheSameChecksAsTextAndJson) {
+  FakeRoot root;
+  const std::string path = root.path() + "/node.sock";
+  const Outcome text = run_command({"doctor", "--socket", path});
+  const Outcome json = run_command({"doctor", "--json", "--socket", path});
+  const auto parsed = nlohmann::json::parse(json.out, nullptr, false);
+  ASSERT_FALSE(parsed.is_discarded()) << json.out;
+  EXPECT_EQ(json.code, parsed.at("verdict") == "fail" ? 1 : 0);
+  EXPECT_EQ(text.code, json.code);
+  EXPECT_EQ(parsed.at("checks").size(), 14U);
+  for (const auto& check : parsed.at("checks")) {
+    const std::string name = check.at("name"), verdict = check.at("verdict");
+    EXPECT_TRUE(verdict == "ok" || verdict == "warn" || verdict == "fail") << verdict;
+    EXPECT_EQ(check.at("advice").get<std::string>().empty(), verdict == "ok")
+        << name << ": advice belongs to what is not ok, and only there";
+    EXPECT_NE(text.out.find(name), std::string::npos) << name;
+  }
+}
+
+TEST(Doctor, FailureIsTheExitCode) {
+  const Outcome outcome = run_command({"doctor", "--socket", "/tmp/" + std::string(200, 'x')});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.out.find("fail  socket"), std::string::npos) << outcome.out;
+}
+
+}  // namespace
+}  // namespace kvist::cli
