@@ -56,7 +56,7 @@ mutate: ## Break the code in each way of tests/mutations/*.patch: the named test
 
 fuzz: ## Fuzz every decoder of foreign bytes for SECONDS_EACH seconds, then print the lines covered
 	@tools/bootstrap.sh build fuzz
-	@tools/build.sh fuzz
+	@tools/build.sh fuzz fuzzers
 	@tools/fuzz.sh
 
 format: ## Format the sources in place

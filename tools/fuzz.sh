@@ -17,11 +17,16 @@ for program in "${targets[@]}"; do
   name=${program#build-fuzz/fuzz_}
   found=build-fuzz/corpus/$name
   mkdir -p "$found"
-  recorded=(tests/fuzz/corpus/"$name")
+  recorded=()
+  if [[ -d tests/fuzz/corpus/$name ]]; then recorded=("tests/fuzz/corpus/$name"); fi
   say "Fuzzing $name for $seconds s"
-  LLVM_PROFILE_FILE=build-fuzz/profile/$name.profraw "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-    -print_final_stats=1 -artifact_prefix="build-fuzz/findings/$name-" "$found" "${recorded[@]}" ||
+  log=build-fuzz/$name.log
+  if ! LLVM_PROFILE_FILE=build-fuzz/profile/$name.profraw "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+    -artifact_prefix="build-fuzz/findings/$name-" "$found" "${recorded[@]}" >"$log" 2>&1; then
+    tail -40 "$log" >&2
     die "a finding in $name: its input is in build-fuzz/findings; it becomes a test and a file of tests/fuzz/corpus/$name"
+  fi
+  sed -nE 's/^#.*DONE +/  /p; s/^(Done .*)/  \1/p' "$log"
 done
 
 say "Lines reached"
