@@ -88,10 +88,10 @@ std::string parse_number(const std::string& text, T least, T most, T& into) {
   T value{};
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, value);
-  if (error == std::errc::invalid_argument || end != last || value != value) {  // the last is true of NaN alone
+  if (error == std::errc::invalid_argument || end != last) {
     return "'" + text.substr(0, 64) + "' is not a number";
   }
-  if (error != std::errc() || value < least || value > most) {
+  if (error != std::errc() || !(value >= least && value <= most)) {  // NaN fails both comparisons
     std::ostringstream message;
     message << "'" << text.substr(0, 64) << "' is outside the range " << least << " to " << most;
     return message.str();
