@@ -41,10 +41,10 @@ enum class PartNeed : uint8_t {
 
 // One piece of a position's state: a KV group, a TP rank, a PP stage, K or V.
 struct Part {
-  std::string name;            // 1 to 64 bytes, unique in the namespace
-  uint32_t block_bytes = 0;    // the size of each of its blocks, which then get slots of exactly that size; 0: sizes vary
+  std::string name;          // 1 to 64 bytes, unique in the namespace
+  uint32_t block_bytes = 0;  // the size of each of its blocks, which then get slots of exactly that size; 0: sizes vary
   PartNeed need = PartNeed::kAll;
-  uint32_t window = 0;         // positions, at least 1; only with kWindow
+  uint32_t window = 0;  // positions, at least 1; only with kWindow
 
   friend bool operator==(const Part&, const Part&) = default;
 };
@@ -57,23 +57,23 @@ enum class KeyKind : uint8_t {
 
 // How a key becomes a digest (formulas and test vectors: docs/formats.md).
 enum class KeyForm : uint8_t {
-  kHashed = 0,    // any bytes, 1 to 4096: SHA-256 over namespace id and key
-  kBlockHash = 1, // keys are cryptographic hashes of at least 16 bytes already: combined with the namespace id, not hashed
-                  // again. With a tenant secret they are hashed all the same, so that digests say nothing to others.
+  kHashed = 0,     // any bytes, 1 to 4096: SHA-256 over namespace id and key
+  kBlockHash = 1,  // keys are cryptographic hashes of at least 16 bytes already: combined with the namespace id, not hashed
+                   // again. With a tenant secret they are hashed all the same, so that digests say nothing to others.
 };
 
 struct Identity {
-  std::string alias;            // 1 to 256 bytes; the name under which the node lists the namespace
+  std::string alias;  // 1 to 256 bytes; the name under which the node lists the namespace
 
-  std::string model;            // for instance the hub's name; required
-  std::string revision;         // commit or checksum of the weights
-  std::string weights_epoch;    // changes with every weight update of a running engine
-  std::string kv_dtype;         // "bfloat16", "fp8_e4m3", ...
-  std::string quantization;     // scheme and scales of the KV cache
-  std::string layout;           // order of the bytes within a block
-  std::string hash_algorithm;   // of the engine's block hashes
-  std::string hash_seed;        // of the engine's block hashes
-  uint32_t block_tokens = 0;    // tokens a position; 0: not stated
+  std::string model;           // for instance the hub's name; required
+  std::string revision;        // commit or checksum of the weights
+  std::string weights_epoch;   // changes with every weight update of a running engine
+  std::string kv_dtype;        // "bfloat16", "fp8_e4m3", ...
+  std::string quantization;    // scheme and scales of the KV cache
+  std::string layout;          // order of the bytes within a block
+  std::string hash_algorithm;  // of the engine's block hashes
+  std::string hash_seed;       // of the engine's block hashes
+  uint32_t block_tokens = 0;   // tokens a position; 0: not stated
   KeyKind key_kind = KeyKind::kChained;
   KeyForm key_form = KeyForm::kHashed;
   std::vector<Part> parts = {Part{.name = "kv"}};  // 1 to 64; a block's part is its index here

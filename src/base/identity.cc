@@ -258,7 +258,8 @@ std::string differing_part(const Part& here, const Part& there, size_t index) {
   return here.name != there.name ? differs(where + "name", quoted(here.name), quoted(there.name)) : std::string();
 }
 
-std::string differing_extra(const std::map<std::string, std::string>& here, const std::map<std::string, std::string>& there) {
+std::string differing_extra(const std::map<std::string, std::string>& here,
+                            const std::map<std::string, std::string>& there) {
   std::set<std::string> keys;
   for (const auto& [key, value] : here) keys.insert(key);
   for (const auto& [key, value] : there) keys.insert(key);
