@@ -256,6 +256,19 @@ CommitCode Pool::commit(SessionId session_id, SpaceRef ref, const CommitRecord& 
   return done(target == kNoEntry ? commit_new(session, ref, record) : commit_into_stub(session, ref, record, target));
 }
 
+void Pool::commit(SessionId session, SpaceRef ref, std::span<const CommitRecord> records, std::span<CommitCode> codes) {
+  constexpr size_t kAhead = 6;
+  const auto prefetch = [&](const CommitRecord& record) {
+    index_.prefetch(record.digest, record.part);
+    if (record.id <= control_.max_entries) __builtin_prefetch(&entry(record.id), 1, 3);
+  };
+  for (size_t i = 0; i < std::min(kAhead, records.size()); ++i) prefetch(records[i]);
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (i + kAhead < records.size()) prefetch(records[i + kAhead]);
+    codes[i] = commit(session, ref, records[i]);
+  }
+}
+
 CommitCode Pool::commit_new(Session& session, SpaceRef ref, const CommitRecord& record) {
   EntryId parent = kNoEntry;
   if (const CommitCode code = link_parent(ref, record, kNoEntry, &parent); code != CommitCode::kStored) return code;
