@@ -15,6 +15,7 @@ struct Query {
   uint16_t space;
   uint16_t part;
   uint32_t max_entries;
+  const std::atomic<uint32_t>* touch;  // fetched beside each candidate entry; null: not wanted
 };
 
 // The entry if it is, at this moment, the live block of this name.
@@ -36,6 +37,7 @@ Located scan_once(const ControlView& control, const Query& query, const Bucket* 
       if (bucket->tag[i].load(std::memory_order_relaxed) != tag) continue;
       const EntryId id = bucket->id[i].load(std::memory_order_acquire);
       if (id == kNoEntry || id > query.max_entries) continue;
+      if (query.touch != nullptr) prefetch(&query.touch[id]);
       const Located found = match(control, query, id, digest);
       if (found.id != kNoEntry) return found;
     }
@@ -56,12 +58,12 @@ Located scan(const ControlView& control, const Query& query, const Bucket& bucke
 Located Reader::locate(SpaceRef space, const Digest& digest, uint16_t part) const {
   const IndexHash hash = index_hash(digest, part);
   prefetch(&control_.space_words[space.slot]);
-  return scan(control_, {space.slot, part, control_.max_entries}, control_.bucket(hash), hash.tag, digest);
+  return scan(control_, {space.slot, part, control_.max_entries, touch_}, control_.bucket(hash), hash.tag, digest);
 }
 
 size_t Reader::locate(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<Located> out,
                       bool stop_at_miss) const {
-  const Query query{space.slot, part, control_.max_entries};
+  const Query query{space.slot, part, control_.max_entries, nullptr};  // fetched with the entries below
   std::array<const Bucket*, 2 * kGroup> buckets;
   std::array<uint16_t, 2 * kGroup> tags;
   // Buckets of one group are fetched while entries of the group before are awaited.
@@ -109,9 +111,8 @@ PinResult Reader::pin(SpaceRef space, const Located& found, std::atomic<uint64_t
   const uint32_t length = entry.length.load(std::memory_order_acquire);
   const uint64_t checksum = entry.checksum.load(std::memory_order_acquire);
   const uint64_t offset = location_offset(location);
-  // The exchange below waits for every earlier load and store: the touch word is fetched meanwhile. (The block's first
-  // line is not: its page walk would hold up the exchange for 0.3 us, and most users read it much later.)
-  if (touch_ != nullptr) prefetch(&touch_[found.id]);
+  // The block's first line is not prefetched: its page walk would hold up the exchange below for 0.3 us, and most users
+  // read it much later.
   word.exchange(make_pin(found.id, seq_generation(found.seq)), std::memory_order_seq_cst);
   const bool same = entry.seq.load(std::memory_order_seq_cst) == found.seq;
   const bool open = space_open(space);
