@@ -45,7 +45,7 @@ bool Pool::collect_victim(EntryId x, Tick tick) {
   Entry& e = entry(x);
   const uint64_t seq = e.seq.load(std::memory_order_relaxed);
   assert(seq_state(seq) == EntryState::kLive && private_[x].children == 0);
-  e.seq.store(make_seq(seq_generation(seq), EntryState::kDead), std::memory_order_seq_cst);
+  mark_dead(e, seq);
   victims_.push_back({x, seq, tick, false});
   const EntryId parent = e.parent.load(std::memory_order_relaxed);
   if (parent == kNoEntry) return true;
@@ -137,8 +137,9 @@ void Pool::drop_stub_if_childless(EntryId id, Tick tick) {
 // Makes a live block unreachable now; an inner one leaves a stub. The caller settles held slots when it is done.
 void Pool::kill(EntryId id, bool quarantine) {
   Entry& e = entry(id);
-  const uint64_t generation = seq_generation(e.seq.load(std::memory_order_relaxed));
-  e.seq.store(make_seq(generation, EntryState::kDead), std::memory_order_seq_cst);
+  const uint64_t seq = e.seq.load(std::memory_order_relaxed);
+  const uint64_t generation = seq_generation(seq);
+  mark_dead(e, seq);
   record_change(ChangeKind::kRemoved, id);
   account_live(id, -1);
   hold_slot(id, generation, location_offset(e.location.load(std::memory_order_relaxed)), quarantine);

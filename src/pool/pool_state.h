@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include "pool/pin_protocol.h"
 #include "pool/pool.h"
 
 namespace kvist {
@@ -50,7 +51,7 @@ void Pool::for_each_pin(Fn&& fn) {
     const uint32_t marked = session->pins->high_water.load(std::memory_order_seq_cst);
     const uint32_t words = marked < session->pin_capacity ? marked : session->pin_capacity;
     for (uint32_t i = 0; i < words; ++i) {
-      const uint64_t pin = session->pins->pins[i].load(std::memory_order_seq_cst);
+      const uint64_t pin = load_pin(session->pins->pins[i]);
       if (pin == 0) continue;
       if (pin_entry(pin) == kNoEntry || pin_entry(pin) > control_.max_entries) {
         ++stats_.garbage_pins;

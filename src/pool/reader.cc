@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "pool/pin_protocol.h"
+
 namespace kvist {
 namespace {
 
@@ -113,8 +115,8 @@ PinResult Reader::pin(SpaceRef space, const Located& found, std::atomic<uint64_t
   const uint64_t offset = location_offset(location);
   // The block's first line is not prefetched: its page walk would hold up the exchange below for 0.3 us, and most users
   // read it much later.
-  word.exchange(make_pin(found.id, seq_generation(found.seq)), std::memory_order_seq_cst);
-  const bool same = entry.seq.load(std::memory_order_seq_cst) == found.seq;
+  publish_pin(word, make_pin(found.id, seq_generation(found.seq)));
+  const bool same = still_live(entry, found.seq);
   const bool open = space_open(space);
   // A table that is damaged must not send us outside the mapping.
   if (!same || !open || offset > arena_bytes_ || length > arena_bytes_ - offset) {

@@ -300,6 +300,16 @@ TEST(Layout, MetadataIsUnderAHundredBytesABlock) {
   }
 }
 
+TEST(Layout, HeaderMustAddUp) {
+  PoolHarness h(small_pool(16));
+  alignas(4096) static std::byte copy[4096];
+  const std::byte* base = h.memory->control_memory().data();
+  std::copy(base, base + 4096, copy);
+  ControlLayout layout;
+  reinterpret_cast<ControlHeader*>(copy)->arena_bytes *= 2;
+  EXPECT_NE(ControlView::check(copy, h.memory->control_memory().size(), &layout), nullptr);
+}
+
 TEST(Layout, ForeignHeadersAreRefused) {
   PoolHarness h(small_pool(16));
   const std::byte* base = h.memory->control_memory().data();

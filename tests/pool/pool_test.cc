@@ -184,6 +184,68 @@ TEST(Pool, PinnedBlockIsRevivedWithItsBytes) {
   EXPECT_EQ(h.put_at(2, 0), CommitCode::kStored);
 }
 
+// A whole chain is marked in one batch, end first; a reader that holds its middle keeps everything above.
+TEST(Pool, AncestorsOfAPinnedVictimAreRevived) {
+  PoolHarness h(small_pool(1024));
+  for (uint32_t d = 0; d < 100; ++d) ASSERT_EQ(h.put_at(1, d), CommitCode::kStored);
+  for (uint64_t c = 2; h.pool->stats().used_bytes < h.config.capacity_bytes; ++c) {
+    h.tick(c == 2 ? 5 : 0);
+    ASSERT_EQ(h.put_at(c, 0), CommitCode::kStored);
+  }
+  BlockView view;
+  // Pinned after the last scan: eviction learns of it only when it looks at the pins of its batch.
+  ASSERT_EQ(h.reader.find_and_pin(h.space, digest_at(1, 97), 0, h.pins.word(0), &view), PinResult::kPinned);
+  for (uint64_t c = 5000; c < 5030; ++c) h.put_at(c, 0);
+  EXPECT_EQ(h.usable_prefix(1), 98u);
+  EXPECT_GT(h.pool->stats().evict_revived, 1u);
+  EXPECT_TRUE(bytes_right(digest_at(1, 97), 0, view.data, view.length));
+  EXPECT_EQ(h.pool->self_check(), "");
+}
+
+TEST(Pool, AnothersGrantIsRefused) {
+  PoolHarness h(small_pool(16));
+  test::PinMemory pins(16);
+  ASSERT_TRUE(h.pool->add_session(8, {}, pins.table(), pins.capacity()).ok());
+  Grant grant;
+  GrantStop stop;
+  ASSERT_EQ(h.pool->grant(h.kSession, 4096, {&grant, 1}, &stop), 1u);
+  const CommitRecord record{.id = grant.id, .generation = grant.generation, .length = 4096, .digest = digest_at(1, 0)};
+  EXPECT_EQ(h.pool->commit(8, h.space, record), CommitCode::kBadGrant);
+  const std::pair<EntryId, uint32_t> back{grant.id, grant.generation};
+  h.pool->give_back(8, {&back, 1});
+  EXPECT_EQ(h.pool->stats().granted_slots, 1u);
+  EXPECT_EQ(h.pool->self_check(), "");
+}
+
+TEST(Pool, MovedBlockKeepsItsOldPlaceForItsReaders) {
+  PoolConfig config;
+  config.extent_bytes = 64 << 10;
+  config.capacity_bytes = 4 * config.extent_bytes;
+  config.max_blocks = 1024;
+  config.free_target = 0;
+  PoolHarness h(config);
+  for (uint64_t c = 0; c < 64; ++c) ASSERT_EQ(h.put_at(c, 0, 4096), CommitCode::kStored);
+  std::vector<BlockView> views(64);
+  h.tick();
+  for (uint32_t c = 0; c < 64; c += 2) {  // half of each extent is held
+    ASSERT_EQ(h.reader.find_and_pin(h.space, digest_at(c, 0), 0, h.pins.word(c), &views[c]), PinResult::kPinned);
+  }
+  for (int i = 0; i < 40 && h.pool->stats().moved_blocks == 0; ++i) {
+    h.put_at(1000 + i, 0, 40 << 10);
+    h.pool->maintain();
+  }
+  ASSERT_GT(h.pool->stats().moved_blocks, 0u);
+  for (uint64_t c = 2000; c < 2040; ++c) h.put_at(c, 0, 4096);
+  for (uint32_t c = 0; c < 64; c += 2) {
+    EXPECT_TRUE(bytes_right(digest_at(c, 0), 0, views[c].data, views[c].length)) << c;
+    EXPECT_TRUE(h.has(c, 0)) << c;
+    Reader::unpin(h.pins.word(c));
+  }
+  h.tick(10);
+  h.pool->maintain();
+  EXPECT_EQ(h.pool->self_check(), "");
+}
+
 TEST(Pool, RemovedPinnedBlockKeepsItsSlotUntilUnpinned) {
   PoolHarness h(small_pool(4));
   ASSERT_EQ(h.put_at(1, 0), CommitCode::kStored);

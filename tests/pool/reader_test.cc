@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "pool/harness.h"
+#include "pool/pin_protocol.h"
 
 namespace kvist {
 namespace {
@@ -120,6 +121,43 @@ void read_while_evicting(uint64_t seed, int rounds) {
 
 TEST(Reader, NeverSeesAReusedSlot) { read_while_evicting(test::seed(), 20000); }
 TEST(ReaderSlow, NeverSeesAReusedSlotForLong) { read_while_evicting(test::seed(), 1000000); }
+
+// The two stores and the two looks alone, as close together as they can be: in each round one thread pins and looks at the
+// entry while the other marks the entry dead and looks at the pin. That neither sees the other must never happen.
+TEST(PinProtocol, OneSideAlwaysSeesTheOther) {
+  constexpr int kRounds = 400000;
+  struct alignas(64) Line {
+    std::atomic<uint64_t> word{0};
+  };
+  static Entry entry;
+  static Line pin, round, reader_done, node_done;
+  static bool reader_saw_it_live;
+  static uint64_t node_saw;
+  for (Line* line : {&pin, &round, &reader_done, &node_done}) line->word = 0;
+  int missed = 0;
+  std::thread reader([] {
+    for (uint64_t r = 1; r <= kRounds; ++r) {
+      while (round.word.load(std::memory_order_acquire) != r) {
+      }
+      publish_pin(pin.word, make_pin(1, r));
+      reader_saw_it_live = still_live(entry, make_seq(r, EntryState::kLive));
+      reader_done.word.store(r, std::memory_order_release);
+    }
+  });
+  for (uint64_t r = 1; r <= kRounds; ++r) {
+    pin.word.store(0);
+    entry.seq.store(make_seq(r, EntryState::kLive));
+    round.word.store(r, std::memory_order_release);
+    for (uint64_t spin = r % 64; spin-- > 0;) node_done.word.load(std::memory_order_relaxed);  // meet at many offsets
+    mark_dead(entry, make_seq(r, EntryState::kLive));
+    node_saw = load_pin(pin.word);
+    while (reader_done.word.load(std::memory_order_acquire) != r) {
+    }
+    missed += reader_saw_it_live && node_saw == 0;
+  }
+  reader.join();
+  EXPECT_EQ(missed, 0);
+}
 
 // ---- every interleaving -------------------------------------------------------------------------------------------
 
