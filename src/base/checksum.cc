@@ -60,54 +60,50 @@ Checksum::Checksum(const internal::VectorKernels& kernels)
     : kernels_(&kernels), acc_{XXH_PRIME32_3, XXH_PRIME64_1, XXH_PRIME64_2, XXH_PRIME64_3,
                                XXH_PRIME64_4, XXH_PRIME32_2, XXH_PRIME64_5, XXH_PRIME32_1} {}
 
-void Checksum::absorb(void* dst, const std::byte* src, size_t size, Stores stores) {
+void Checksum::keep(const uint8_t* src, size_t size) {
+  std::memcpy(buffer_.data() + kStripe + pending_, src, size);
+  pending_ += size;
+}
+
+void Checksum::absorb(uint8_t* dst, const uint8_t* src, size_t size, Stores stores, More more) {
   if (size == 0) return;
-  auto* to = static_cast<uint8_t*>(dst);
-  const auto* from = reinterpret_cast<const uint8_t*>(src);
-  const auto copy = [&](size_t bytes) {
-    uint8_t* kept = buffer_.data() + kStripe + pending_;
-    std::memcpy(kept, from, bytes);
-    if (to != nullptr) {
-      std::memcpy(to, from, bytes);
-      to += bytes;
-    }
-    from += bytes;
-    size -= bytes;
-    pending_ += bytes;
-  };
   // A stripe may be absorbed only when it is known that at least one byte follows it: the last 1 to 64 bytes of an input
   // are treated in another way. As long as everything fits, everything is kept.
   const bool keeps_all = total_ + size <= kBufferBytes;
   total_ += size;
   if (keeps_all || pending_ + size <= kStripe) {
-    copy(size);
+    keep(src, size);
+    if (dst != nullptr) std::memcpy(dst, src, size);
     return;
   }
   if (pending_ != 0) {
-    copy((kStripe - pending_ % kStripe) % kStripe);  // less than what there is: pending_ + size is beyond the next boundary
-    absorb_stripes(nullptr, buffer_.data() + kStripe, pending_ / kStripe, stores);
+    const size_t missing = (kStripe - pending_ % kStripe) % kStripe;  // < size: pending_ + size is beyond that boundary
+    keep(src, missing);
+    if (dst != nullptr && missing != 0) {
+      std::memcpy(dst, src, missing);
+      dst += missing;
+    }
+    src += missing;
+    size -= missing;
+    absorb_stripes(nullptr, buffer_.data() + kStripe, pending_ / kStripe, 0, stores);
     pending_ = 0;
   }
-  const size_t stripes = (size - 1) / kStripe;
-  if (stripes != 0) {
-    absorb_stripes(to, from, stripes, stores);
-    if (to != nullptr) to += stripes * kStripe;
-    from += stripes * kStripe;
-    size -= stripes * kStripe;
-  }
-  copy(size);
+  const size_t stripes = (more == More::kCertain ? size : size - 1) / kStripe;
+  absorb_stripes(dst, src, stripes, size, stores);
+  keep(src + stripes * kStripe, size - stripes * kStripe);
 }
 
-void Checksum::absorb_stripes(uint8_t* dst, const uint8_t* src, size_t stripes, Stores stores) {
+// Absorbs `stripes` stripes and, if there is a `dst`, copies `size` bytes, which may be some more.
+void Checksum::absorb_stripes(uint8_t* dst, const uint8_t* src, size_t stripes, size_t size, Stores stores) {
   if (dst == nullptr) {
     kernels_->absorb_stripes(acc_.data(), stripe_, src, stripes);
   } else if (stores == Stores::kStreaming) {
-    kernels_->stream_stripes(acc_.data(), stripe_, dst, src, stripes);
+    kernels_->stream_stripes(acc_.data(), stripe_, dst, src, stripes, size);
   } else {
-    kernels_->copy_stripes(acc_.data(), stripe_, dst, src, stripes);
+    kernels_->copy_stripes(acc_.data(), stripe_, dst, src, stripes, size);
   }
   stripe_ = (stripe_ + stripes) % internal::kStripesPerBlock;
-  std::memcpy(buffer_.data(), src + (stripes - 1) * kStripe, kStripe);
+  if (stripes != 0) std::memcpy(buffer_.data(), src + (stripes - 1) * kStripe, kStripe);
 }
 
 uint64_t Checksum::finish() const {

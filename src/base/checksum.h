@@ -36,12 +36,19 @@ class Checksum {
   explicit Checksum(const CpuFeatures& cpu = this_cpu()) : Checksum(internal::select_kernels(cpu)) {}
   explicit Checksum(const internal::VectorKernels& kernels);
 
-  void update(std::span<const std::byte> bytes) { absorb(nullptr, bytes.data(), bytes.size(), Stores::kOrdinary); }
+  void update(std::span<const std::byte> bytes) {
+    absorb(nullptr, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), Stores::kOrdinary, More::kMaybe);
+  }
+
+  // Whether at least one more byte is certain to follow. XXH3 treats the end of its input in another way, so without that
+  // knowledge the last stripe of each piece takes a detour through a buffer.
+  enum class More : uint8_t { kMaybe, kCertain };
 
   // The same, and copies the bytes to `dst`, which must have room for them and not overlap them. After kStreaming stores
   // the bytes are visible to other threads only once Copier's functions returned, or after an sfence. kAuto is kOrdinary.
-  void update_copying(void* dst, std::span<const std::byte> bytes, Stores stores) {
-    absorb(dst, bytes.data(), bytes.size(), stores);
+  // After a call with More::kCertain there must be another with at least one byte before finish().
+  void update_copying(void* dst, std::span<const std::byte> bytes, Stores stores, More more = More::kMaybe) {
+    absorb(static_cast<uint8_t*>(dst), reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), stores, more);
   }
 
   // The sum of all bytes so far. Leaves the object as it is: more may be added afterwards.
@@ -54,12 +61,13 @@ class Checksum {
   static constexpr size_t kBufferBytes = 256;
   static constexpr size_t kStripe = 64;
 
-  void absorb(void* dst, const std::byte* src, size_t size, Stores stores);
-  void absorb_stripes(uint8_t* dst, const uint8_t* src, size_t stripes, Stores stores);
+  void absorb(uint8_t* dst, const uint8_t* src, size_t size, Stores stores, More more);
+  void absorb_stripes(uint8_t* dst, const uint8_t* src, size_t stripes, size_t size, Stores stores);
+  void keep(const uint8_t* src, size_t size);
 
   const internal::VectorKernels* kernels_;
   uint64_t total_ = 0;
-  size_t pending_ = 0;  // bytes in buffer_ that no accumulator has seen; at least 1 once there was any input
+  size_t pending_ = 0;  // bytes in buffer_ that no accumulator has seen; at least 1 before finish()
   size_t stripe_ = 0;   // number of the next stripe in its block of sixteen
   alignas(64) std::array<uint64_t, 8> acc_;
   // The stripe that was absorbed last, then the pending bytes: the last 64 bytes of the input are always in a row.

@@ -1,11 +1,16 @@
 #include "base/copy.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/vector_kernels.h"
 
 namespace kvist {
 namespace {
+
+constexpr size_t kLine = 64;
+// Enough to keep the processor busy until its own prefetchers have seen the pattern; more only displaces other loads.
+constexpr size_t kPrefetchedStart = 512;
 
 template <typename AnyRange>
 size_t sum_of_sizes(std::span<const AnyRange> ranges) {
@@ -25,14 +30,24 @@ void copy_one(const internal::VectorKernels& kernels, void* dst, const void* src
   }
 }
 
+Checksum::More more_follows(size_t left) { return left != 0 ? Checksum::More::kCertain : Checksum::More::kMaybe; }
+
 }  // namespace
 
 size_t total_bytes(std::span<const Range> ranges) { return sum_of_sizes(ranges); }
 size_t total_bytes(std::span<const ConstRange> ranges) { return sum_of_sizes(ranges); }
 
-CopyPolicy CopyPolicy::for_cpu(const CpuFeatures& cpu) {
-  (void)cpu;
-  return {.streaming_min_bytes = size_t{256} << 10};
+CopyPolicy CopyPolicy::into_pool() { return {.streaming_min_bytes = 1024}; }
+
+CopyPolicy CopyPolicy::out_of_pool(const CpuFeatures& cpu) {
+  return {.streaming_min_bytes = std::clamp<size_t>(cpu.last_level_cache_bytes / 128, size_t{64} << 10, size_t{512} << 10)};
+}
+
+void prefetch_block(const void* src, size_t size) {
+  if (src == nullptr) return;
+  const auto* at = static_cast<const uint8_t*>(src);
+  const size_t bytes = std::min(size, kPrefetchedStart);
+  for (size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(at + i, 0, 3);
 }
 
 Copier::Copier(const CpuFeatures& cpu, const CopyPolicy& policy)
@@ -45,59 +60,75 @@ Stores Copier::chosen(Stores wanted, size_t total) const {
   return total >= policy_.streaming_min_bytes ? Stores::kStreaming : Stores::kOrdinary;
 }
 
-void Copier::copy(void* dst, const void* src, size_t size, Stores stores) const {
+void Copier::order() const { kernels_->fence(); }
+
+void Copier::order_after(Stores used, Order order) const {
+  if (used == Stores::kStreaming && order == Order::kNow) kernels_->fence();
+}
+
+void Copier::copy(void* dst, const void* src, size_t size, Stores stores, Order order) const {
   const Stores used = chosen(stores, size);
   copy_one(*kernels_, dst, src, size, used);
-  if (used == Stores::kStreaming) kernels_->fence();
+  order_after(used, order);
 }
 
-uint64_t Copier::copy_checksum(void* dst, const void* src, size_t size, Stores stores) const {
+uint64_t Copier::copy_checksum(void* dst, const void* src, size_t size, Stores stores, Order order) const {
   const ConstRange whole = {src, size};
-  return gather_checksum(dst, {&whole, 1}, stores);
+  return gather_checksum(dst, {&whole, 1}, stores, order);
 }
 
-void Copier::gather(void* dst, std::span<const ConstRange> from, Stores stores) const {
+void Copier::gather(void* dst, std::span<const ConstRange> from, Stores stores, Order order) const {
   const Stores used = chosen(stores, total_bytes(from));
   auto* to = static_cast<uint8_t*>(dst);
-  for (const ConstRange& range : from) {
-    copy_one(*kernels_, to, range.data, range.size, used);
-    to += range.size;
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (i + 1 < from.size()) prefetch_block(from[i + 1].data, from[i + 1].size);
+    copy_one(*kernels_, to, from[i].data, from[i].size, used);
+    to += from[i].size;
   }
-  if (used == Stores::kStreaming) kernels_->fence();
+  order_after(used, order);
 }
 
-uint64_t Copier::gather_checksum(void* dst, std::span<const ConstRange> from, Stores stores) const {
-  const Stores used = chosen(stores, total_bytes(from));
+uint64_t Copier::gather_checksum(void* dst, std::span<const ConstRange> from, Stores stores, Order order) const {
+  const size_t total = total_bytes(from);
+  const Stores used = chosen(stores, total);
   Checksum sum(*kernels_);
   auto* to = static_cast<uint8_t*>(dst);
-  for (const ConstRange& range : from) {
-    sum.update_copying(to, bytes_at(range.data, range.size), used);
-    to += range.size;
+  size_t left = total;
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (i + 1 < from.size()) prefetch_block(from[i + 1].data, from[i + 1].size);
+    left -= from[i].size;
+    sum.update_copying(to, bytes_at(from[i].data, from[i].size), used, more_follows(left));
+    to += from[i].size;
   }
-  if (used == Stores::kStreaming) kernels_->fence();
-  return sum.finish();
+  const uint64_t result = sum.finish();  // while the last stores are on their way
+  order_after(used, order);
+  return result;
 }
 
-void Copier::scatter(std::span<const Range> to, const void* src, Stores stores) const {
+void Copier::scatter(std::span<const Range> to, const void* src, Stores stores, Order order) const {
   const Stores used = chosen(stores, total_bytes(to));
   const auto* from = static_cast<const uint8_t*>(src);
   for (const Range& range : to) {
     copy_one(*kernels_, range.data, from, range.size, used);
     from += range.size;
   }
-  if (used == Stores::kStreaming) kernels_->fence();
+  order_after(used, order);
 }
 
-uint64_t Copier::scatter_checksum(std::span<const Range> to, const void* src, Stores stores) const {
-  const Stores used = chosen(stores, total_bytes(to));
+uint64_t Copier::scatter_checksum(std::span<const Range> to, const void* src, Stores stores, Order order) const {
+  const size_t total = total_bytes(to);
+  const Stores used = chosen(stores, total);
   Checksum sum(*kernels_);
   const auto* from = static_cast<const uint8_t*>(src);
+  size_t left = total;
   for (const Range& range : to) {
-    sum.update_copying(range.data, bytes_at(from, range.size), used);
+    left -= range.size;
+    sum.update_copying(range.data, bytes_at(from, range.size), used, more_follows(left));
     from += range.size;
   }
-  if (used == Stores::kStreaming) kernels_->fence();
-  return sum.finish();
+  const uint64_t result = sum.finish();  // while the last stores are on their way
+  order_after(used, order);
+  return result;
 }
 
 }  // namespace kvist

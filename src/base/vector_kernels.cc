@@ -16,8 +16,6 @@
 namespace kvist::internal {
 namespace {
 
-constexpr size_t kPrefetchBytes = 512;
-
 #if defined(__SSE2__)
 
 struct Vector {

@@ -30,10 +30,10 @@ struct VectorKernels {
   // Mixes `stripes` stripes from `src` into `acc` (64-byte aligned); the first is number `stripe` (0..15) of its block. The
   // accumulators are scrambled after each sixteenth, so that the caller must know that more input follows.
   void (*absorb_stripes)(uint64_t* acc, size_t stripe, const uint8_t* src, size_t stripes);
-  // The same, and copies the stripes to `dst`.
-  void (*copy_stripes)(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* src, size_t stripes);
+  // The same, and copies `size` bytes to `dst`: the stripes, and perhaps some more that follow them.
+  void (*copy_stripes)(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* src, size_t stripes, size_t size);
   // The same, with stores that bypass the caches; fence() before anybody else may read them.
-  void (*stream_stripes)(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* src, size_t stripes);
+  void (*stream_stripes)(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* src, size_t stripes, size_t size);
 
   // Copies with stores that bypass the caches; fence() before anybody else may read them.
   void (*stream)(uint8_t* dst, const uint8_t* src, size_t size);

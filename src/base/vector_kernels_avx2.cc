@@ -13,8 +13,6 @@
 namespace kvist::internal {
 namespace {
 
-constexpr size_t kPrefetchBytes = 512;
-
 struct Vector {
   static constexpr size_t kBytes = 32;
   __m256i v;

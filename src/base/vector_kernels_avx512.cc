@@ -17,8 +17,6 @@
 namespace kvist::internal {
 namespace {
 
-constexpr size_t kPrefetchBytes = 512;
-
 struct Vector {
   static constexpr size_t kBytes = 64;
   __m512i v;

@@ -11,6 +11,12 @@
 inline constexpr size_t kVectors = kStripeBytes / Vector::kBytes;
 inline constexpr size_t kScrambleKeyOffset = 128;  // of the 192 bytes of key material, as for any input with seed 0
 
+// How far ahead the source is fetched, in bytes: into the second-level cache, then into the first. Hardware prefetchers stop
+// at page boundaries, and blocks are scattered over 4 KiB pages; this goes across. Measured: one distance alone is 3 to 6 %
+// slower on cold sources; checking each line against the end of the source costs 5 % on hot ones.
+inline constexpr size_t kFarPrefetch = 2048;
+inline constexpr size_t kNearPrefetch = 512;
+
 // How the bytes of a stripe travel while they are mixed.
 enum class Move {
   kNone,
@@ -19,12 +25,6 @@ enum class Move {
   kStreamShifted,  // bypassing stores of whole lines of the destination, which begin `shift` bytes after those of the
                    // stripes
 };
-
-inline __attribute__((always_inline)) void prefetch_ahead(const uint8_t* at, const uint8_t* end) {
-  // Hardware prefetchers stop at page boundaries, and blocks are scattered over 4 KiB pages. Never beyond `end`: what lies
-  // there is somebody else's block.
-  __builtin_prefetch(at + kPrefetchBytes < end ? at + kPrefetchBytes : at, 0, 3);
-}
 
 // One stripe's lanes into the accumulators' lanes; `key` is the key material at this stripe.
 inline __attribute__((always_inline)) Vector mix(Vector lanes, Vector data, Vector key) {
@@ -40,45 +40,59 @@ inline __attribute__((always_inline)) Vector scramble(Vector lanes, Vector key) 
   return keyed.times_low(prime) + high.left32();
 }
 
+inline __attribute__((always_inline)) void prefetch_ahead(const uint8_t* at) {
+  __builtin_prefetch(at + kFarPrefetch, 0, 2);
+  __builtin_prefetch(at + kNearPrefetch, 0, 3);
+}
+
+template <Move kMove>
+inline __attribute__((always_inline)) void run_stripe(Vector* lanes, const uint8_t* key, uint8_t* dst, const uint8_t* src,
+                                                      size_t shift) {
+#pragma GCC unroll 8
+  for (size_t v = 0; v < kVectors; ++v) {
+    const Vector data = Vector::load(src + v * Vector::kBytes);
+    lanes[v] = mix(lanes[v], data, Vector::load(key + v * Vector::kBytes));
+    if constexpr (kMove == Move::kCopy) data.store(dst + v * Vector::kBytes);
+    if constexpr (kMove == Move::kStream) data.stream(dst + v * Vector::kBytes);
+  }
+  if constexpr (kMove == Move::kStreamShifted) {
+#pragma GCC unroll 8
+    for (size_t v = 0; v < kVectors; ++v) {
+      Vector::load(src + shift + v * Vector::kBytes).stream(dst + shift + v * Vector::kBytes);
+    }
+  }
+}
+
 template <Move kMove>
 inline __attribute__((always_inline)) void run_stripes(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* src,
                                                        size_t stripes, size_t shift) {
   Vector lanes[kVectors];
+#pragma GCC unroll 8
   for (size_t v = 0; v < kVectors; ++v) lanes[v] = Vector::load(reinterpret_cast<const uint8_t*>(acc) + v * Vector::kBytes);
-  const uint8_t* const end = src + stripes * kStripeBytes;
-  const uint8_t* const whole_lines_end = end - shift;
-  while (src != end) {
-    const size_t left = static_cast<size_t>(end - src) / kStripeBytes;
+  while (stripes != 0) {
     const size_t room = kStripesPerBlock - stripe;
-    const size_t count = left < room ? left : room;
+    const size_t count = stripes < room ? stripes : room;
     const uint8_t* key = XXH3_kSecret + 8 * stripe;
+    // Nothing beyond the source is fetched: what lies there is somebody else's block.
+    const bool prefetch = stripes * kStripeBytes >= kStripesPerBlock * kStripeBytes + kFarPrefetch;
     for (size_t i = 0; i < count; ++i) {
-      prefetch_ahead(src, end);
-      for (size_t v = 0; v < kVectors; ++v) {
-        const Vector data = Vector::load(src + v * Vector::kBytes);
-        lanes[v] = mix(lanes[v], data, Vector::load(key + v * Vector::kBytes));
-        if constexpr (kMove == Move::kCopy) data.store(dst + v * Vector::kBytes);
-        if constexpr (kMove == Move::kStream) data.stream(dst + v * Vector::kBytes);
-      }
-      if constexpr (kMove == Move::kStreamShifted) {
-        if (src + kStripeBytes <= whole_lines_end) {
-          for (size_t v = 0; v < kVectors; ++v) {
-            Vector::load(src + shift + v * Vector::kBytes).stream(dst + shift + v * Vector::kBytes);
-          }
-        }
-      }
+      if (prefetch) prefetch_ahead(src);
+      run_stripe<kMove>(lanes, key, dst, src, shift);
       src += kStripeBytes;
       if constexpr (kMove != Move::kNone) dst += kStripeBytes;
       key += 8;
     }
+    stripes -= count;
     stripe += count;
     if (stripe == kStripesPerBlock) {
       stripe = 0;
+#pragma GCC unroll 8
       for (size_t v = 0; v < kVectors; ++v) {
         lanes[v] = scramble(lanes[v], Vector::load(XXH3_kSecret + kScrambleKeyOffset + v * Vector::kBytes));
       }
     }
   }
+#pragma GCC unroll 8
   for (size_t v = 0; v < kVectors; ++v) lanes[v].store(reinterpret_cast<uint8_t*>(acc) + v * Vector::kBytes);
 }
 
@@ -88,27 +102,15 @@ void absorb_stripes(uint64_t* acc, size_t stripe, const uint8_t* src, size_t str
   run_stripes<Move::kNone>(acc, stripe, nullptr, src, stripes, 0);
 }
 
-void copy_stripes(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* src, size_t stripes) {
+void copy_stripes(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* src, size_t stripes, size_t size) {
   run_stripes<Move::kCopy>(acc, stripe, dst, src, stripes, 0);
+  const size_t done = stripes * kStripeBytes;
+  if (done != size) std::memcpy(dst + done, src + done, size - done);
 }
 
 // Bytes from `at` to the next start of a cache line.
 inline size_t to_line(const uint8_t* at) {
   return static_cast<size_t>(-reinterpret_cast<intptr_t>(at)) & (kStripeBytes - 1);
-}
-
-void stream_stripes(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* src, size_t stripes) {
-  if (stripes == 0) return;
-  const size_t shift = to_line(dst);
-  if (shift == 0) {
-    run_stripes<Move::kStream>(acc, stripe, dst, src, stripes, 0);
-    return;
-  }
-  const size_t size = stripes * kStripeBytes;
-  std::memcpy(dst, src, shift);
-  run_stripes<Move::kStreamShifted>(acc, stripe, dst, src, stripes, shift);
-  const size_t tail = kStripeBytes - shift;
-  std::memcpy(dst + size - tail, src + size - tail, tail);
 }
 
 void stream(uint8_t* dst, const uint8_t* src, size_t size) {
@@ -121,19 +123,37 @@ void stream(uint8_t* dst, const uint8_t* src, size_t size) {
   dst += head;
   src += head;
   size -= head;
-  const uint8_t* const end = src + (size & ~(kStripeBytes - 1));
-  for (; src != end; src += kStripeBytes, dst += kStripeBytes) {
-    prefetch_ahead(src, end);
+  for (; size >= kStripeBytes; size -= kStripeBytes, src += kStripeBytes, dst += kStripeBytes) {
+    if (size >= kStripeBytes + kFarPrefetch) prefetch_ahead(src);
     Vector line[kVectors];
+#pragma GCC unroll 8
     for (size_t v = 0; v < kVectors; ++v) line[v] = Vector::load(src + v * Vector::kBytes);
+#pragma GCC unroll 8
     for (size_t v = 0; v < kVectors; ++v) line[v].stream(dst + v * Vector::kBytes);
   }
-  if (const size_t tail = size & (kStripeBytes - 1); tail != 0) std::memcpy(dst, src, tail);
+  if (size != 0) std::memcpy(dst, src, size);
+}
+
+void stream_stripes(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* src, size_t stripes, size_t size) {
+  const size_t shift = to_line(dst);
+  size_t done = 0;
+  if (shift % Vector::kBytes == 0) {
+    run_stripes<Move::kStream>(acc, stripe, dst, src, stripes, 0);
+    done = stripes * kStripeBytes;
+  } else if (stripes != 0) {
+    // All stripes but the last have a line of the destination that begins in them and ends in the next.
+    std::memcpy(dst, src, shift);
+    run_stripes<Move::kStreamShifted>(acc, stripe, dst, src, stripes - 1, shift);
+    const size_t last = stripes - 1;
+    run_stripes<Move::kNone>(acc, (stripe + last) % kStripesPerBlock, nullptr, src + last * kStripeBytes, 1, 0);
+    done = last * kStripeBytes + shift;
+  }
+  stream(dst + done, src + done, size - done);
 }
 
 void fence() { Vector::fence(); }
 
-// See PatternWord in random.cc, which defines the values and does what is left over here.
+// See pattern_word() in random.cc, which defines the values and does what is left over here.
 void pattern_words(uint64_t base, size_t first, uint8_t* out, size_t words) {
   constexpr size_t kLanes = Vector::kBytes / 8;
   uint64_t start[kLanes];

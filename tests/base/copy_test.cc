@@ -184,6 +184,31 @@ TEST(Copy, NothingIsCopiedFromNothing) {
   EXPECT_EQ(copier.scatter_checksum({}, nullptr, Stores::kStreaming), XXH3_64bits(nullptr, 0));
 }
 
+TEST(Copy, OrderingLaterCopiesTheSame) {
+  const std::vector<std::byte> source = random_bytes(40000, test_seed());
+  for (const CpuFeatures& cpu : runnable_paths()) {
+    const Copier copier(cpu);
+    Guarded dst(source.size(), 0);
+    prefetch_block(source.data(), source.size());
+    prefetch_block(nullptr, 100);
+    const uint64_t sum = copier.copy_checksum(dst.data(), source.data(), source.size(), Stores::kStreaming, Order::kLater);
+    copier.order();
+    EXPECT_EQ(sum, XXH3_64bits(source.data(), source.size()));
+    EXPECT_EQ(std::memcmp(dst.data(), source.data(), source.size()), 0);
+    EXPECT_TRUE(dst.surroundings_intact());
+  }
+}
+
+TEST(CopyPolicy, FollowsTheCacheWithinBounds) {
+  const auto threshold = [](size_t cache) {
+    return CopyPolicy::out_of_pool({.last_level_cache_bytes = cache}).streaming_min_bytes;
+  };
+  EXPECT_EQ(threshold(size_t{1} << 20), size_t{64} << 10);
+  EXPECT_EQ(threshold(size_t{32} << 20), size_t{256} << 10);
+  EXPECT_EQ(threshold(size_t{1} << 30), size_t{512} << 10);
+  EXPECT_LE(CopyPolicy::into_pool().streaming_min_bytes, 4096U);
+}
+
 TEST(Copy, EachPathIsTheOneAskedFor) {
   for (const CpuFeatures& cpu : runnable_paths()) {
     const std::string path = Copier(cpu).path();

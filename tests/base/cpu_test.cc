@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 namespace kvist {
 namespace {
 
@@ -28,6 +30,20 @@ TEST(Cpu, LevelsNeverAddWhatIsMissing) {
   EXPECT_EQ(cap_cpu(none, "avx512").status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(cap_cpu(none, "AVX2").status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(cap_cpu(none, "baseline").ok());
+}
+
+// Each child runs this test anew up to its statement, so it meets the variable before its first call of this_cpu().
+TEST(CpuDeathTest, VariableCapsTheProcess) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const CpuFeatures all = detect_cpu();
+  const char* before = std::getenv("KVIST_CPU");
+  const std::string saved = before == nullptr ? "" : before;
+  setenv("KVIST_CPU", "baseline", 1);
+  EXPECT_EXIT(std::exit(this_cpu() == *cap_cpu(all, "baseline") ? 0 : 1), testing::ExitedWithCode(0), "");
+  setenv("KVIST_CPU", "turbo", 1);
+  EXPECT_EXIT(std::exit(this_cpu() == all ? 0 : 1), testing::ExitedWithCode(0),
+              "KVIST_CPU ignored.*'turbo'.*use 'baseline'");
+  setenv("KVIST_CPU", saved.c_str(), 1);
 }
 
 TEST(Cpu, DescriptionNamesWhatIsUsed) {
