@@ -50,6 +50,7 @@ struct Verb {
 std::span<const Verb* const> all_verbs();
 
 extern const Verb kDoctorVerb;
+extern const Verb kNodeVerb;
 extern const Verb kVersionVerb;
 
 }  // namespace kvist::cli

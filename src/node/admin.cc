@@ -1,0 +1,218 @@
+#include "node/admin.h"
+
+#include <httplib.h>
+
+#include <atomic>
+#include <charconv>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace kvist {
+namespace {
+
+constexpr size_t kWorkers = 4;
+constexpr size_t kWaiting = 16;  // connections accepted and not yet served; further ones wait in the kernel
+constexpr time_t kSeconds = 2;   // for any one read or write, and between requests of a connection
+
+// httplib's own pool queues without bound.
+class Workers final : public httplib::TaskQueue {
+ public:
+  Workers() {
+    for (size_t i = 0; i < kWorkers; ++i) threads_.emplace_back([this] { run(); });
+  }
+
+  void enqueue(std::function<void()> task) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return tasks_.size() < kWaiting || stopped_; });
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+  }
+
+  void shutdown() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  // Runs what was queued even after shutdown(): a task is what closes its connection.
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return !tasks_.empty() || stopped_; });
+      if (tasks_.empty()) return;
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      changed_.notify_all();
+      lock.unlock();
+      task();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;  // under mutex_
+  bool stopped_ = false;                     // under mutex_
+  std::vector<std::thread> threads_;
+};
+
+struct HostPort {
+  std::string host;
+  int port = 0;
+};
+
+std::optional<HostPort> parse_host_port(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return std::nullopt;
+  HostPort result;
+  result.host = address.substr(0, colon);
+  if (result.host.size() > 2 && result.host.front() == '[' && result.host.back() == ']') {
+    result.host = result.host.substr(1, result.host.size() - 2);
+  }
+  const std::string_view digits = std::string_view(address).substr(colon + 1);
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result.port);
+  if (error != std::errc() || end != digits.data() + digits.size() || result.port < 0 || result.port > 65535)
+    return std::nullopt;
+  if (result.host.empty()) return std::nullopt;
+  return result;
+}
+
+std::string json_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) >= 0x20) out += c;
+  }
+  return out + "\"";
+}
+
+}  // namespace
+
+class AdminServer::Server {
+ public:
+  explicit Server(Source source) : source_(std::move(source)) {}
+
+  ~Server() {
+    http_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  Status start(const std::string& address) {
+    const std::optional<HostPort> where = parse_host_port(address);
+    if (!where)
+      return invalid_argument("'" + address + "' is no HOST:PORT for the admin HTTP, like 127.0.0.1:9470 or [::1]:0");
+    host_ = where->host;
+    bound();
+    routes();
+    int port = where->port;
+    if (port == 0) {
+      port = http_.bind_to_any_port(host_);
+    } else if (!http_.bind_to_port(host_, port)) {
+      port = -1;
+    }
+    if (port <= 0) {
+      return failed_precondition(
+          "the admin HTTP cannot listen on " + address +
+          ": in use, or not an address of this host; choose another with --admin HOST:PORT (port 0: any)");
+    }
+    address_ = (host_.find(':') == std::string::npos ? host_ : "[" + host_ + "]") + ":" + std::to_string(port);
+    thread_ = std::thread([this] {
+      http_.listen_after_bind();
+      ended_.store(true);
+    });
+    // stop() before the server runs would be lost.
+    while (!http_.is_running() && !ended_.load()) std::this_thread::yield();
+    return ok_status();
+  }
+
+  const std::string& address() const { return address_; }
+  bool loopback() const { return host_ == "localhost" || host_ == "::1" || host_.rfind("127.", 0) == 0; }
+
+ private:
+  void bound() {
+    http_.new_task_queue = [] { return new Workers; };
+    http_.set_read_timeout(kSeconds);
+    http_.set_write_timeout(kSeconds);
+    http_.set_keep_alive_timeout(kSeconds);
+    http_.set_keep_alive_max_count(1);  // one request a connection: stopping then waits for nobody
+    http_.set_payload_max_length(4096);
+    // Not SO_REUSEPORT, which is the library's default: two nodes on one port would share its requests.
+    http_.set_socket_options([](socket_t fd) {
+      const int yes = 1;
+      ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    });
+    http_.set_exception_handler([](const httplib::Request&, httplib::Response& response, std::exception_ptr) {
+      response.status = 500;
+      response.set_content("{\"error\":\"internal\"}\n", "application/json");
+    });
+    http_.set_error_handler([](const httplib::Request&, httplib::Response& response) {
+      if (!response.body.empty()) return;
+      response.set_content("{\"error\":" + std::to_string(response.status) +
+                               ",\"paths\":[\"/healthz\",\"/readyz\",\"/version\",\"/stat\",\"/clients\",\"/spaces\"]}\n",
+                           "application/json");
+    });
+  }
+
+  void routes() {
+    http_.Get("/healthz", [this](const httplib::Request&, httplib::Response& response) {
+      const bool alive = source_.alive();
+      say(response, alive, alive ? "alive" : "the node's loop does not answer");
+    });
+    http_.Get("/readyz", [this](const httplib::Request&, httplib::Response& response) {
+      const std::string_view state = source_.state();
+      say(response, state == "ready", state);
+    });
+    http_.Get("/version", [this](const httplib::Request&, httplib::Response& response) {
+      response.set_content("{\"version\":" + json_string(source_.version) + "}\n", "application/json");
+    });
+    report("/stat", Report::kNode);
+    report("/clients", Report::kClients);
+    report("/spaces", Report::kSpaces);
+  }
+
+  static void say(httplib::Response& response, bool good, std::string_view state) {
+    response.status = good ? 200 : 503;
+    response.set_content("{\"state\":" + json_string(state) + "}\n", "application/json");
+  }
+
+  void report(const char* path, Report what) {
+    http_.Get(path, [this, what](const httplib::Request&, httplib::Response& response) {
+      StatusOr<std::string> text = source_.report(what);
+      if (text.ok()) {
+        response.set_content(*text + "\n", "application/json");
+      } else {
+        say(response, false, text.status().to_string());
+      }
+    });
+  }
+
+  Source source_;
+  httplib::Server http_;
+  std::string host_, address_;
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
+
+AdminServer::AdminServer(std::unique_ptr<Server> server) : server_(std::move(server)) {}
+AdminServer::~AdminServer() = default;
+
+StatusOr<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& address, Source source) {
+  auto server = std::make_unique<Server>(std::move(source));
+  if (Status s = server->start(address); !s.ok()) return s;
+  return std::unique_ptr<AdminServer>(new AdminServer(std::move(server)));
+}
+
+const std::string& AdminServer::address() const { return server_->address(); }
+bool AdminServer::loopback() const { return server_->loopback(); }
+
+}  // namespace kvist

@@ -1,0 +1,51 @@
+// node/admin.h: the admin HTTP: what orchestrators and people ask of a running node.
+//
+//   /healthz   200 while the node's loop answers, else 503
+//   /readyz    200 once the pools have memory, 503 before that and while the node stops
+//   /version   JSON
+//   /stat, /clients, /spaces   JSON, as `kvist stat --json`, `kvist clients --json` print it, of all domains
+//
+// Nothing here changes anything, so there is no authentication: keep it on a loopback address, or behind something that
+// has.
+//
+// Threads: a few of its own, which ask the loop and wait for it at most kPatience. Bounded: connections at once and waiting,
+// time for each read and write, sizes.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "kvist/status.h"
+#include "node/requests.h"
+
+namespace kvist {
+
+class AdminServer {
+ public:
+  static constexpr std::chrono::milliseconds kPatience{2000};
+
+  struct Source {
+    std::function<StatusOr<std::string>(Report)> report;  // of all domains; by the loop, within kPatience
+    std::function<bool()> alive;                          // the loop answers
+    std::function<const char*()> state;                   // "ready", or why not; any thread
+    std::string version;
+  };
+
+  // Listens on `address`, HOST:PORT. kInvalidArgument: not of that form. kFailedPrecondition: it cannot be listened on.
+  static StatusOr<std::unique_ptr<AdminServer>> start(const std::string& address, Source source);
+  ~AdminServer();
+
+  // HOST:PORT with the port that was chosen.
+  const std::string& address() const;
+  // Not reachable from other hosts.
+  bool loopback() const;
+
+ private:
+  class Server;
+  explicit AdminServer(std::unique_ptr<Server> server);
+  std::unique_ptr<Server> server_;
+};
+
+}  // namespace kvist

@@ -1,0 +1,56 @@
+// node/counters.h: what a node counts of its conversations. Written by its loop only; names are those of `kvist stat`.
+//
+// Whatever is refused or ended has one reason here, so that "why did my engine lose its pool" has an answer.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "wire/local.h"
+
+namespace kvist {
+
+// Why the node ended a conversation, or took note of its end.
+enum class Ended : uint8_t {
+  kBye,         // the client said so
+  kDeath,       // the client's process is dead
+  kDisconnect,  // the socket closed under a living client, which is quarantined
+  kReleased,    // a later connection of the same process let go of the quarantined session
+  kNodeStopped,
+  kHelloTimeout,   // no HELLO in time
+  kNotHelloFirst,  // another message before HELLO
+  kHelloTwice,
+  kVersion,      // no common version of the protocol
+  kToken,        // none or a wrong one
+  kDomain,       // no such domain
+  kCredentials,  // the process that speaks is not the one that connected, or cannot be seen
+  kTooManySessions,
+  kTooManyForUser,
+  kNoMemory,    // for the session's pin table
+  kMalformed,   // a packet that is none of ours
+  kOversized,   // longer than kMaxPacket
+  kSlowReader,  // answers were left unread
+  kSocketError,
+};
+inline constexpr size_t kEndedReasons = static_cast<size_t>(Ended::kSocketError) + 1;
+std::string_view ended_name(Ended reason);
+
+inline constexpr size_t kRequestTypes = static_cast<size_t>(wire::MessageType::kBye) + 1;
+std::string_view request_name(size_t type);  // type < kRequestTypes; "" for one that does not exist
+
+struct NodeCounters {
+  std::array<uint64_t, kEndedReasons> ended{};
+  std::array<uint64_t, kRequestTypes> requests{};
+  uint64_t unknown_requests = 0;   // answered with kUnimplemented
+  uint64_t failed_answers = 0;     // answers with another status than OK
+  uint64_t accepted = 0;           // connections
+  uint64_t accept_failures = 0;    // connections refused for want of descriptors, or because too many are silent
+  uint64_t sessions_opened = 0;    // HELLOs that were welcomed
+  uint64_t outputs_delayed = 0;    // answers that had to wait because a client had not read those before
+  uint64_t reports_refused = 0;    // reports of bad blocks beyond a client's allowance
+  uint64_t populate_failures = 0;  // extents for which the system had no memory
+  uint64_t wakes = 0, spins = 0;   // turns of the loop: after sleeping, while polling
+};
+
+}  // namespace kvist

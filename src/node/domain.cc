@@ -1,0 +1,155 @@
+#include "node/domain.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "base/units.h"
+#include "memory/shared_memory.h"
+#include "wire/local.h"
+
+namespace kvist {
+namespace {
+
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
+
+struct Need {
+  uint64_t arena = 0;
+  uint64_t tables = 0;
+  uint64_t total() const { return arena + tables; }
+};
+
+Need need_of(const DomainOptions& options, const NodeOptions& node) {
+  const PoolMemoryConfig memory = memory_for(pool_config(options, node));
+  if (memory.extent_bytes == 0 || memory.arena_bytes == 0) return {};
+  const auto extents = static_cast<uint32_t>(memory.arena_bytes / memory.extent_bytes);
+  const uint64_t entries = uint64_t{memory.max_entries} + 1;
+  return {memory.arena_bytes, ControlLayout::of(memory.max_entries, extents).bytes + entries * sizeof(uint32_t) +
+                                  entries * sizeof(PrivateEntry)};
+}
+
+uint64_t free_huge_pages() {
+  uint64_t pages = 0, reserved = 0;
+  std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") >> pages;
+  std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages") >> reserved;
+  return pages > reserved ? pages - reserved : 0;
+}
+
+// Whether the arena can have huge pages; *why: else the reason, as the bracket of a description.
+bool huge_pages_fit(const PoolMemoryConfig& memory, const NodeOptions& node, std::string* why) {
+  if (node.huge_pages == NodeOptions::HugePages::kOff) {
+    *why = "huge pages are off";
+    return false;
+  }
+  const uint64_t wanted = memory.arena_bytes / kHugePage;
+  const uint64_t free = free_huge_pages();
+  if (free < wanted || memory.extent_bytes % kHugePage != 0) {
+    *why = free == 0
+               ? "no huge pages are reserved: vm.nr_hugepages"
+               : std::to_string(wanted) + " huge pages are needed, " + std::to_string(free) + " are free: vm.nr_hugepages";
+    return false;
+  }
+  return true;
+}
+
+StatusOr<std::unique_ptr<PoolMemory>> make_memory(PoolMemoryConfig config, const NodeOptions& node, std::string* pages) {
+  std::string why;
+  if (huge_pages_fit(config, node, &why)) {
+    config.pages = Pages::kHuge2M;
+    StatusOr<std::unique_ptr<PoolMemory>> memory = PoolMemory::create(config);
+    if (memory.ok()) {
+      *pages = "2 MiB";
+      return memory;
+    }
+    why = memory.status().to_string();
+    config.pages = Pages::kNormal;
+  }
+  *pages = "4 KiB (" + why + ")";
+  return PoolMemory::create(config);
+}
+
+}  // namespace
+
+Status close_seals(int fd) {
+  if (::fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL) == 0) return ok_status();
+  return internal_error(std::string("sealing the seals of shared memory: ") + std::strerror(errno));
+}
+
+PoolConfig pool_config(const DomainOptions& options, const NodeOptions& node) {
+  PoolConfig config;
+  config.capacity_bytes = options.memory_bytes;
+  config.max_blocks = options.max_blocks;
+  if (config.max_blocks == 0 && options.block_bytes != 0) {
+    // A quarter more than blocks that fit, for stubs and for slots that are granted or wait for readers.
+    const uint64_t blocks = options.memory_bytes / options.block_bytes;
+    config.max_blocks = static_cast<uint32_t>(std::clamp<uint64_t>(blocks + blocks / 4, 16 << 10, kMaxEntries));
+  }
+  config.recheck_one_in = node.recheck_one_in;
+  return config;
+}
+
+StatusOr<std::unique_ptr<Domain>> Domain::create(const DomainOptions& options, const NodeOptions& node) {
+  std::unique_ptr<Domain> domain(new Domain);
+  domain->name_ = options.name;
+  domain->token_ = options.token;
+  const PoolConfig config = pool_config(options, node);
+  StatusOr<std::unique_ptr<PoolMemory>> memory = make_memory(memory_for(config), node, &domain->pages_);
+  if (!memory.ok()) return memory.status();
+  domain->memory_ = *std::move(memory);
+  StatusOr<std::unique_ptr<Pool>> pool = Pool::create(config, domain->memory_.get());
+  if (!pool.ok()) return pool.status();
+  domain->pool_ = *std::move(pool);
+  StatusOr<FileDescriptor> control = domain->memory_->control_memory().read_only_descriptor();
+  if (!control.ok()) return control.status();
+  domain->control_fd_ = *std::move(control);
+  for (const int fd : {domain->memory_->control_memory().fd(), domain->touch_fd(), domain->arena_fd()}) {
+    if (Status s = close_seals(fd); !s.ok()) return s;
+  }
+  return domain;
+}
+
+bool Domain::accepts(std::string_view token) const {
+  if (token_.empty()) return true;
+  unsigned difference = token.size() == token_.size() ? 0 : 1;
+  for (size_t i = 0; i < token.size(); ++i) {
+    difference |= static_cast<unsigned char>(token[i]) ^ static_cast<unsigned char>(token_[i % token_.size()]);
+  }
+  return difference == 0;
+}
+
+Status check_memory_room(const NodeOptions& node) {
+  Need all = need_of(node.pool, node);
+  for (const DomainOptions& tenant : node.tenants) {
+    const Need need = need_of(tenant, node);
+    all.arena += need.arena;
+    all.tables += need.tables;
+  }
+  const MemoryRoom room = memory_room();
+  if (all.total() <= room.bytes) return ok_status();
+  const double share = static_cast<double>(all.arena) / static_cast<double>(all.total());
+  const auto fits =
+      static_cast<uint64_t>(static_cast<double>(room.bytes) * share) / (uint64_t{64} << 20) * (uint64_t{64} << 20);
+  std::string text = "the pool's " + format_size(all.arena) + " and " + format_size_short(static_cast<double>(all.tables)) +
+                     " of tables do not fit: " + room.limited_by + " leaves " +
+                     format_size_short(static_cast<double>(room.bytes)) + "; ";
+  if (fits == 0) return resource_exhausted(text + "there is no room for a pool");
+  return resource_exhausted(text + "pass --memory " + format_size(fits) + " or less" +
+                            (node.tenants.empty() ? "" : " for all domains together"));
+}
+
+StatusOr<std::string> read_token_file(const std::string& path) {
+  std::ifstream file(path);
+  std::string token;
+  if (!file) return failed_precondition("cannot read the token file " + path + ": " + std::strerror(errno));
+  std::getline(file, token);
+  if (!token.empty() && token.back() == '\r') token.pop_back();
+  if (token.empty()) return failed_precondition("the token file " + path + " is empty; its first line is the token");
+  if (token.size() > wire::kMaxText) return failed_precondition("the token in " + path + " is longer than 4096 bytes");
+  return token;
+}
+
+}  // namespace kvist

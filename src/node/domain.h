@@ -1,0 +1,84 @@
+// node/domain.h: one tenant's pool with its memory, as a node keeps it.
+//
+// A client belongs to one domain for the life of its session, and sees nothing of the others: no memory, no names, no
+// counts.
+//
+// Threads: the node's loop; memory() also for who populates or scrubs it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvist/status.h"
+#include "node/options.h"
+#include "pool/pool.h"
+#include "pool/pool_memory.h"
+
+namespace kvist {
+
+class Domain {
+ public:
+  // Makes tables and address space; the arena has no pages yet. kResourceExhausted, kInvalidArgument.
+  static StatusOr<std::unique_ptr<Domain>> create(const DomainOptions& options, const NodeOptions& node);
+
+  const std::string& name() const { return name_; }
+  // "the default domain" or "domain 'a'": for messages.
+  std::string title() const { return name_.empty() ? "the default domain" : "domain '" + name_ + "'"; }
+  bool wants_token() const { return !token_.empty(); }
+  // Takes the same time for every token of a length.
+  bool accepts(std::string_view token) const;
+
+  Pool& pool() { return *pool_; }
+  PoolMemory& memory() { return *memory_; }
+  const PoolMemory& memory() const { return *memory_; }
+
+  // What a session gets, in the order of wire::Welcome.
+  int control_fd() const { return control_fd_.get(); }
+  int touch_fd() const { return memory_->touch_memory().fd(); }
+  int arena_fd() const { return memory_->arena_memory().fd(); }
+
+  // Which pages the arena has, and if those are not huge ones, why: "2 MiB", "4 KiB (no huge pages are reserved: ...)".
+  const std::string& pages() const { return pages_; }
+
+  // ---- written by the loop ----
+
+  // What clients say they read: the sum over sessions that have ended.
+  struct Reads {
+    uint64_t hits = 0, misses = 0, bytes_got = 0;
+    void add(const PinTable& table) {
+      hits += table.hits.load(std::memory_order_relaxed);
+      misses += table.misses.load(std::memory_order_relaxed);
+      bytes_got += table.bytes_got.load(std::memory_order_relaxed);
+    }
+  };
+  Reads reads;
+  uint32_t extents_ready = 0;
+  bool memory_ended = false;  // the system had no more
+
+ private:
+  Domain() = default;
+
+  std::string name_, token_, pages_;
+  std::unique_ptr<PoolMemory> memory_;
+  std::unique_ptr<Pool> pool_;
+  FileDescriptor control_fd_;
+};
+
+// The pool that a domain's options ask for.
+PoolConfig pool_config(const DomainOptions& options, const NodeOptions& node);
+
+// kResourceExhausted when all domains' memory and tables do not fit in what the system leaves; the message names the limit
+// and what would fit.
+Status check_memory_room(const NodeOptions& node);
+
+// Forbids further seals on memory that is given to clients: one that added a seal (against writing, say) would lock the
+// others out.
+Status close_seals(int fd);
+
+// The first line of a token file. kFailedPrecondition: it cannot be read or is empty.
+StatusOr<std::string> read_token_file(const std::string& path);
+
+}  // namespace kvist

@@ -1,0 +1,99 @@
+// node/loop.h: the node's one thread of work, and everything that it owns.
+//
+// A turn: wait (or, soon after a request, poll) for what is ready; answer it; let each pool do one bounded step of what is
+// due. While a pool has more to do, or polling pays, the next turn does not wait. An idle node sleeps until its next tick.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "node/admin.h"
+#include "node/counters.h"
+#include "node/domain.h"
+#include "node/listener.h"
+#include "node/mailbox.h"
+#include "node/node.h"
+#include "node/poller.h"
+#include "node/populator.h"
+#include "node/report.h"
+#include "node/scrubber.h"
+#include "node/sessions.h"
+
+namespace kvist {
+
+class Node::Loop {
+ public:
+  Loop(NodeOptions options, Logger& log);
+  ~Loop();
+
+  // Everything that can fail, in the order in which its failure is cheapest.
+  Status start();
+  Status run();
+  void request_stop() noexcept { raise_event(stop_event_.get()); }
+
+  bool ready() const { return state_.load(std::memory_order_acquire) == State::kReady; }
+  const std::string& socket() const { return options_.socket; }
+  std::string admin_address() const { return admin_ == nullptr ? "" : admin_->address(); }
+  std::string describe() const;
+
+ private:
+  enum class State : uint8_t { kStarting, kReady, kDraining };
+  static const char* state_name(State state);
+
+  Status start_domains();
+  Status start_admin();
+  void start_populator();
+  Status start_scrubber();
+
+  void turn();
+  void dispatch(const Ready& ready);
+  int wait_ms(uint64_t now_ns) const;
+  bool may_spin() const;
+  void tick();
+  void drain();
+  void read_clock();
+
+  void extent_reported(size_t domain, uint32_t extent, const Status& status);
+  void note_readiness();
+  std::string report(Report what, const Domain* only);
+  StatusOr<std::string> report_from_outside(Report what);
+  bool answers_from_outside();
+
+  NodeOptions options_;
+  Logger& log_;
+  RealClock clock_;
+  uint64_t started_ns_;
+  uint64_t now_ns_ = 0;  // since started_ns_
+
+  std::vector<std::unique_ptr<Domain>> domains_;
+  ListenSocket listener_;
+  FileDescriptor stop_event_;
+  Poller poller_;
+  Mailbox mailbox_;
+  NodeCounters counters_;
+  std::unique_ptr<Sessions> sessions_;
+  std::vector<std::unique_ptr<PrivatePins>> scrub_pins_;
+  SessionId scrub_session_ = 0;
+
+  std::atomic<State> state_{State::kStarting};
+  bool stop_ = false;
+  bool listening_ = true;    // false while there are no descriptors for more clients
+  bool more_to_do_ = false;  // a pool has
+  uint64_t next_tick_ns_ = 0;
+  uint64_t last_request_ns_ = 0;
+  uint64_t last_scan_ns_ = 0;
+  uint32_t cpus_ = 1;  // that this process may use
+
+  // Last, so that they end first: their threads use what is above.
+  std::unique_ptr<Populator> populator_;
+  std::unique_ptr<Scrubber> scrubber_;
+  std::unique_ptr<AdminServer> admin_;
+};
+
+}  // namespace kvist

@@ -1,0 +1,61 @@
+// node/options.h: what a node is told when it starts. Plain values; the defaults are those of `kvist node`.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "pool/pool.h"
+
+namespace kvist {
+
+// One tenant's pool: its own index, memory and limits.
+struct DomainOptions {
+  std::string name;           // what a client says in HELLO; the default domain's is empty
+  uint64_t memory_bytes = 0;  // of the blocks; tables come on top
+  uint32_t max_blocks = 0;    // 0: from block_bytes, or without that one for each 16 KiB
+  uint32_t block_bytes = 0;   // the size that most blocks will have: a hint for max_blocks; 0: none
+  std::string token;          // clients must bring it; empty: whoever may open the socket may use the domain
+};
+
+struct NodeOptions {
+  // Where clients connect. The folder must exist; beside the socket a file PATH.lock says who serves it.
+  std::string socket;
+  uint32_t socket_mode = 0600;
+  std::string socket_group;  // name or number; empty: that of the process
+
+  // HOST:PORT of the admin HTTP; port 0: one that is free, see Node::admin_address(). Empty: none.
+  std::string admin = "127.0.0.1:0";
+  std::string version = "unknown";  // shown by /version and `kvist stat`
+
+  DomainOptions pool;                  // the default domain
+  std::vector<DomainOptions> tenants;  // further ones, with different names
+
+  // Memory is allocated ahead of demand; false leaves that to the first write (for tests: an out-of-memory is then a
+  // signal).
+  bool populate = true;
+  enum class HugePages : uint8_t { kAuto, kOff } huge_pages = HugePages::kAuto;  // auto: if enough are free for a domain
+
+  SessionLimits limits;           // what one session may hold
+  uint32_t default_pins = 16384;  // words of a pin table when the client does not say
+  uint32_t most_pins = 1u << 17;  // and at most
+  uint32_t max_sessions = 1024;   // connected or quarantined
+  uint32_t max_sessions_per_user = 1024;
+  std::chrono::milliseconds hello_timeout{5000};   // a connection that has not said HELLO by then is closed
+  std::chrono::milliseconds drain_timeout{10000};  // a client that leaves its answers unread for so long is disconnected
+  std::chrono::milliseconds stop_timeout{2000};    // for answering what is in flight when the node stops
+
+  uint32_t recheck_one_in = 64;                            // commits whose checksum is computed again; 0: none
+  uint64_t scrub_bytes_per_second = uint64_t{64} << 20;    // 0: no scrubber
+  std::chrono::milliseconds scrub_pause{60000};            // the scrubber begins no two rounds sooner after each other
+  uint64_t report_bytes_per_second = uint64_t{256} << 20;  // of blocks that one client may have verified by reporting them
+
+  // After a request the node polls for the next one so long before it sleeps; only while it has a CPU to itself.
+  std::chrono::microseconds spin{50};
+
+  // Readable: stop, as request_stop() does. For a signalfd. Not closed. -1: none.
+  int stop_fd = -1;
+};
+
+}  // namespace kvist

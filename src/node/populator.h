@@ -1,0 +1,49 @@
+// node/populator.h: gives pools their memory ahead of demand, so that a write never waits for a page, and a lack of memory
+// is a refusal here rather than a signal in a client.
+//
+// One thread allocates extents, one of each pool in turn, and reports each. Before each extent it looks how much memory the
+// system and the process's cgroup still leave: allocating beyond a cgroup's limit would have the kernel kill somebody.
+//
+// Threads: made and destroyed by one; `report` is called by the thread inside.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "kvist/status.h"
+#include "pool/pool_memory.h"
+
+namespace kvist {
+
+class Populator {
+ public:
+  struct Pool {
+    PoolMemory* memory = nullptr;
+    uint32_t extents = 0;
+    uint64_t extent_bytes = 0;
+  };
+  // Extent `extent` of pools[pool] has its memory; or it has not, and then no more of this pool will come.
+  using Report = std::function<void(size_t pool, uint32_t extent, const Status& status)>;
+
+  // Left for everybody else: an extent is allocated only if more than this remains.
+  static constexpr uint64_t kReserve = uint64_t{32} << 20;
+
+  Populator(std::vector<Pool> pools, Report report);
+  // Stops after the extent under way (about 20 ms).
+  ~Populator();
+  Populator(const Populator&) = delete;
+  Populator& operator=(const Populator&) = delete;
+
+ private:
+  void run();
+
+  std::vector<Pool> pools_;
+  Report report_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace kvist

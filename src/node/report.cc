@@ -1,0 +1,234 @@
+#include "node/report.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "kvist/identity.h"
+
+namespace kvist {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kCommitNames[kCommitCodes] = {"stored",    "already_there", "parent_absent", "flushed",
+                                                    "bad_grant", "bad_block",     "bad_checksum",  "no_entries"};
+
+// Names come from clients and need not be UTF-8.
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+// The sums that are shown first, under the names that scripts rely on.
+struct Totals {
+  PoolStats pool;
+  Domain::Reads reads;
+  uint64_t connected = 0, quarantined = 0;
+
+  double hit_rate() const {
+    const double all = static_cast<double>(reads.hits) + static_cast<double>(reads.misses);
+    return all > 0 ? static_cast<double>(reads.hits) / all : 0.0;
+  }
+};
+
+Totals totals_of(const ReportSource& source, Domain& domain) {
+  Totals totals;
+  totals.pool = domain.pool().stats();
+  const Pool::SessionUse scrubber = domain.pool().session_use(source.scrubber_session);
+  totals.pool.pinned_blocks -= scrubber.pinned_blocks;
+  totals.pool.pinned_bytes -= scrubber.pinned_bytes;
+  totals.reads = domain.reads;
+  source.sessions.for_each([&](const Session& session) {
+    if (session.domain != &domain) return;
+    totals.reads.add(*session.table());
+    ++(session.state == Session::State::kConnected ? totals.connected : totals.quarantined);
+  });
+  return totals;
+}
+
+Json headline(const Totals& t) {
+  return {{"capacity_bytes", t.pool.capacity_bytes},
+          {"ready_bytes", t.pool.ready_bytes},
+          {"used_bytes", t.pool.used_bytes},
+          {"free_bytes", t.pool.capacity_bytes - t.pool.used_bytes},
+          {"blocks", t.pool.live_blocks},
+          {"block_bytes", t.pool.live_bytes},
+          {"free_blocks", t.pool.free_entries},
+          {"max_blocks", t.pool.max_blocks},
+          {"pinned", t.pool.pinned_blocks},
+          {"pinned_bytes", t.pool.pinned_bytes},
+          {"reserved", t.pool.granted_slots},
+          {"reserved_bytes", t.pool.granted_bytes},
+          {"quarantined", t.pool.quarantined_slots},
+          {"evicted_total", t.pool.evicted},
+          {"clients", t.connected},
+          {"clients_quarantined", t.quarantined},
+          {"hits", t.reads.hits},
+          {"misses", t.reads.misses},
+          {"bytes_got", t.reads.bytes_got},
+          {"hit_rate", t.hit_rate()}};
+}
+
+Json pool_detail(const PoolStats& s) {
+  Json commits;
+  for (int code = 0; code < kCommitCodes; ++code) commits[kCommitNames[code]] = s.commits[code];
+  return {{"stubs", s.stubs},
+          {"awaiting_unpin", s.awaiting_unpin},
+          {"fetching", s.fetching},
+          {"namespaces", s.namespaces},
+          {"evict_examined", s.evict_examined},
+          {"evict_revived", s.evict_revived},
+          {"evict_worst_step", s.evict_worst_step},
+          {"removed", s.removed},
+          {"flushed", s.flushed},
+          {"commits", std::move(commits)},
+          {"grants_refused", s.grants_refused},
+          {"bad_blocks", s.bad_blocks},
+          {"false_reports", s.false_reports},
+          {"garbage_pins", s.garbage_pins},
+          {"over_pinned_sessions", s.over_pinned_sessions},
+          {"index_full", s.index_full},
+          {"stubs_made", s.stubs_made},
+          {"stubs_filled", s.stubs_filled},
+          {"moved_blocks", s.moved_blocks},
+          {"extents_moved", s.extents_moved},
+          {"metadata_bytes", s.metadata_bytes}};
+}
+
+Json node_detail(const ReportSource& source) {
+  const NodeCounters& c = source.counters;
+  Json ended, requests;
+  for (size_t i = 0; i < c.ended.size(); ++i) ended[std::string(ended_name(static_cast<Ended>(i)))] = c.ended[i];
+  for (size_t i = 0; i < c.requests.size(); ++i) {
+    if (!request_name(i).empty()) requests[std::string(request_name(i))] = c.requests[i];
+  }
+  Json node = {{"accepted", c.accepted},
+               {"accept_failures", c.accept_failures},
+               {"sessions_opened", c.sessions_opened},
+               {"ended", std::move(ended)},
+               {"requests", std::move(requests)},
+               {"unknown_requests", c.unknown_requests},
+               {"failed_answers", c.failed_answers},
+               {"outputs_delayed", c.outputs_delayed},
+               {"reports_refused", c.reports_refused},
+               {"populate_failures", c.populate_failures},
+               {"wakes", c.wakes},
+               {"spins", c.spins}};
+  if (source.scrubber != nullptr) {
+    node["scrubbed_blocks"] = source.scrubber->blocks();
+    node["scrubbed_bytes"] = source.scrubber->bytes();
+    node["scrub_rounds"] = source.scrubber->rounds();
+  }
+  return node;
+}
+
+void add(PoolStats* sum, const PoolStats& s) {
+  sum->capacity_bytes += s.capacity_bytes, sum->ready_bytes += s.ready_bytes, sum->used_bytes += s.used_bytes;
+  sum->live_blocks += s.live_blocks, sum->live_bytes += s.live_bytes;
+  sum->free_entries += s.free_entries, sum->max_blocks += s.max_blocks;
+  sum->pinned_blocks += s.pinned_blocks, sum->pinned_bytes += s.pinned_bytes;
+  sum->granted_slots += s.granted_slots, sum->granted_bytes += s.granted_bytes;
+  sum->quarantined_slots += s.quarantined_slots, sum->evicted += s.evicted;
+}
+
+std::string node_report(const ReportSource& source, const Domain* only) {
+  Totals sum;
+  Json pools = Json::array();
+  for (const auto& domain : source.domains) {
+    if (only != nullptr && domain.get() != only) continue;
+    const Totals totals = totals_of(source, *domain);
+    add(&sum.pool, totals.pool);
+    sum.reads.hits += totals.reads.hits, sum.reads.misses += totals.reads.misses,
+        sum.reads.bytes_got += totals.reads.bytes_got;
+    sum.connected += totals.connected, sum.quarantined += totals.quarantined;
+    Json pool = {{"domain", domain->name()}, {"pages", domain->pages()}};
+    pool.update(headline(totals));
+    pool.update(pool_detail(totals.pool));
+    pools.push_back(std::move(pool));
+  }
+  Json report = {{"version", source.options.version},
+                 {"state", source.state},
+                 {"uptime_s", static_cast<double>(source.now_ms) / 1000},
+                 {"socket", source.options.socket}};
+  report.update(headline(sum));
+  report["pools"] = std::move(pools);
+  // What the node as a whole does says something of every tenant: it is for the operator.
+  if (only == nullptr || only->name().empty()) report["node"] = node_detail(source);
+  return dump(report);
+}
+
+std::string clients_report(const ReportSource& source, const Domain* only) {
+  Json clients = Json::array();
+  source.sessions.for_each([&](const Session& session) {
+    if (session.domain == nullptr || (only != nullptr && session.domain != only)) return;
+    const Pool::SessionUse use = session.domain->pool().session_use(session.id);
+    Domain::Reads reads;
+    reads.add(*session.table());
+    clients.push_back({{"session", session.id},
+                       {"pid", session.peer.pid},
+                       {"client_pid", session.claimed_pid},
+                       {"uid", session.peer.uid},
+                       {"name", session.name},
+                       {"domain", session.domain->name()},
+                       {"state", session.state == Session::State::kConnected ? "connected" : "quarantined"},
+                       {"granted", use.granted_slots},
+                       {"granted_bytes", use.granted_bytes},
+                       {"pinned", use.pinned_blocks},
+                       {"pinned_bytes", use.pinned_bytes},
+                       {"pins_limit", session.pin_capacity},
+                       {"requests", session.requests},
+                       {"hits", reads.hits},
+                       {"misses", reads.misses},
+                       {"bytes_got", reads.bytes_got},
+                       {"unread_answers", session.output.size()},
+                       {"age_s", static_cast<double>(source.now_ms - session.connected_ms) / 1000}});
+  });
+  std::sort(clients.begin(), clients.end(), [](const Json& a, const Json& b) { return a["session"] < b["session"]; });
+  return dump({{"clients", std::move(clients)}});
+}
+
+std::string hex(const NamespaceId& id) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const uint8_t byte : id) text.append({kDigits[byte >> 4], kDigits[byte & 15]});
+  return text;
+}
+
+Json identity_detail(const std::string& record) {
+  StatusOr<Identity> decoded = decode_identity(record);
+  if (!decoded.ok()) return nullptr;
+  const Identity& identity = *decoded;
+  Json parts = Json::array();
+  for (const Part& part : identity.parts) parts.push_back({{"name", part.name}, {"block_bytes", part.block_bytes}});
+  return {{"model", identity.model},       {"revision", identity.revision}, {"weights_epoch", identity.weights_epoch},
+          {"kv_dtype", identity.kv_dtype}, {"layout", identity.layout},     {"block_tokens", identity.block_tokens},
+          {"parts", std::move(parts)}};
+}
+
+std::string spaces_report(const ReportSource& source, const Domain* only) {
+  Json spaces = Json::array();
+  for (const auto& domain : source.domains) {
+    if (only != nullptr && domain.get() != only) continue;
+    for (const Pool::SpaceListing& space : domain->pool().spaces()) {
+      spaces.push_back({{"alias", space.alias},
+                        {"domain", domain->name()},
+                        {"id", hex(space.info.id)},
+                        {"slot", space.info.ref.slot},
+                        {"epochs", space.info.epochs},
+                        {"blocks", space.live_blocks},
+                        {"block_bytes", space.live_bytes},
+                        {"identity", identity_detail(space.record)}});
+    }
+  }
+  return dump({{"namespaces", std::move(spaces)}});
+}
+
+}  // namespace
+
+std::string make_report(const ReportSource& source, Report what, const Domain* only) {
+  switch (what) {
+    case Report::kNode: return node_report(source, only);
+    case Report::kClients: return clients_report(source, only);
+    case Report::kSpaces: return spaces_report(source, only);
+  }
+  return "{}";
+}
+
+}  // namespace kvist

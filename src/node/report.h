@@ -1,0 +1,36 @@
+// node/report.h: what a node says of itself, as JSON: for kStat, `kvist stat`, `kvist clients` and the admin HTTP.
+//
+// A client sees its own domain only; the admin HTTP sees all. Numbers that clients wrote themselves (hits, misses) are shown
+// and otherwise trusted for nothing.
+//
+// Threads: the loop's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "node/counters.h"
+#include "node/domain.h"
+#include "node/options.h"
+#include "node/scrubber.h"
+#include "node/sessions.h"
+
+namespace kvist {
+
+struct ReportSource {
+  const NodeOptions& options;
+  std::span<const std::unique_ptr<Domain>> domains;
+  const Sessions& sessions;
+  const NodeCounters& counters;
+  const Scrubber* scrubber = nullptr;  // null: off
+  SessionId scrubber_session = 0;      // whose pins are not shown as readers'
+  uint64_t now_ms = 0;                 // since the node started
+  const char* state = "ready";         // starting, ready, draining
+};
+
+// `only` null: all domains.
+std::string make_report(const ReportSource& source, Report what, const Domain* only);
+
+}  // namespace kvist

@@ -1,0 +1,237 @@
+#include "node/requests.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace kvist {
+
+using wire::Builder;
+using wire::Cursor;
+using wire::MessageType;
+
+wire::MessageType answer_type(MessageType request_type) {
+  return static_cast<MessageType>(static_cast<uint16_t>(request_type) | static_cast<uint16_t>(MessageType::kAnswer));
+}
+
+void answer_failure(Builder& answer, MessageType request_type, uint32_t request, const Status& status) {
+  answer.start(answer_type(request_type), request, status.code());
+  answer.add_text(status.message().substr(0, wire::kMaxText));
+}
+
+Requests::Requests(const NodeOptions& options, NodeCounters& counters, Reporter reporter)
+    : options_(options), counters_(counters), reporter_(std::move(reporter)) {}
+
+bool Requests::handle(Session& session, const wire::Header& header, Body body, Builder& answer) {
+  const auto type = static_cast<MessageType>(header.type);
+  switch (type) {
+    case MessageType::kOpenSpace: return open_space(session, header.request, body, answer);
+    case MessageType::kReserve: return reserve(session, header.request, body, answer);
+    case MessageType::kCommit: return commit(session, header.request, body, answer);
+    case MessageType::kGiveBack: return give_back(session, header.request, body, answer);
+    case MessageType::kRemove: return remove(session, header.request, body, answer);
+    case MessageType::kFlush: return flush(session, header.request, body, answer);
+    case MessageType::kNoteUse: return note_use(session, header.request, body, answer);
+    case MessageType::kReportBad: return report_bad(session, header.request, body, answer);
+    case MessageType::kStat: return stat(session, header.request, body, answer);
+    case MessageType::kList: return list(session, header.request, body, answer);
+    case MessageType::kHello:
+    case MessageType::kRelease:
+    case MessageType::kBye:
+    case MessageType::kAnswer: break;
+  }
+  ++counters_.unknown_requests;
+  answer_failure(answer, type, header.request,
+                 unimplemented("this node does not know requests of type " + std::to_string(header.type)));
+  return true;
+}
+
+bool Requests::open_space(Session& session, uint32_t request, Body body, Builder& answer) {
+  wire::OpenSpaceMessage message;
+  if (!wire::decode(body, &message)) return false;
+  const StatusOr<SpaceInfo> space = session.domain->pool().open_space(message.alias, message.record, message.fixed.id);
+  if (!space.ok()) {
+    answer_failure(answer, MessageType::kOpenSpace, request, space.status());
+    return true;
+  }
+  answer.start(answer_type(MessageType::kOpenSpace), request);
+  const SpaceInfo& info = *space;
+  answer.add(wire::SpaceOpened{.epoch = info.ref.epoch, .slot = info.ref.slot, .unused = 0, .epochs = info.epochs});
+  return true;
+}
+
+void Requests::grant(Session& session, uint32_t length, uint32_t count, wire::Granted* granted) {
+  grants_.clear();
+  *granted = {};
+  if (count == 0 || length == 0) return;
+  pool_grants_.resize(std::min(count, wire::kMaxGrants));
+  GrantStop stop = GrantStop::kNone;
+  const size_t got = session.domain->pool().grant(session.id, length, pool_grants_, &stop);
+  for (const Grant& g : std::span(pool_grants_).first(got)) {
+    grants_.push_back(
+        {.entry = g.id, .generation = g.generation, .offset = g.offset, .slot_bytes = g.slot_bytes, .unused = 0});
+  }
+  granted->count = static_cast<uint32_t>(got);
+  granted->stop = static_cast<uint8_t>(stop);
+}
+
+bool Requests::reserve(Session& session, uint32_t request, Body body, Builder& answer) {
+  wire::Reserve message;
+  if (!Cursor(body).read(&message)) return false;
+  if (message.length == 0) {
+    answer_failure(answer, MessageType::kReserve, request, invalid_argument("a block has at least one byte"));
+    return true;
+  }
+  wire::Granted granted;
+  grant(session, message.length, message.count, &granted);
+  answer.start(answer_type(MessageType::kReserve), request);
+  answer.add(granted);
+  answer.add_array(std::span<const wire::GrantItem>(grants_));
+  return true;
+}
+
+bool Requests::commit(Session& session, uint32_t request, Body body, Builder& answer) {
+  if (!wire::decode(body, &commit_)) return false;
+  const wire::Commit& fixed = commit_.fixed;
+  Pool& pool = session.domain->pool();
+  const SpaceRef space{fixed.slot, fixed.epoch};
+  codes_.clear();
+  for (const wire::CommitItem& item : commit_.items) {
+    const CommitRecord record{.id = item.entry,
+                              .generation = item.generation,
+                              .length = item.length,
+                              .depth = item.depth,
+                              .digest = item.digest,
+                              .parent = item.parent,
+                              .checksum = item.checksum,
+                              .part = item.part,
+                              .flags = item.flags};
+    codes_.push_back(static_cast<uint8_t>(pool.commit(session.id, space, record)));
+  }
+  if (!commit_.items.empty() && (!commit_.session.empty() || !commit_.stop.empty())) {
+    pool.note_use(space, commit_.items.back().digest, commit_.session, commit_.stop);
+  }
+  wire::Committed committed;
+  grant(session, fixed.refill_length, fixed.refill_count, &committed.grants);
+  committed.count = static_cast<uint32_t>(codes_.size());
+  answer.start(answer_type(MessageType::kCommit), request);
+  answer.add(committed);
+  answer.add_array(std::span<const wire::GrantItem>(grants_));
+  answer.add_array(std::span<const uint8_t>(codes_));
+  return true;
+}
+
+bool Requests::give_back(Session& session, uint32_t request, Body body, Builder& answer) {
+  wire::GiveBackMessage message;
+  if (!wire::decode(body, &message)) return false;
+  session.domain->pool().give_back(session.id, message.items);
+  answer.start(answer_type(MessageType::kGiveBack), request);
+  return true;
+}
+
+bool Requests::remove(Session& session, uint32_t request, Body body, Builder& answer) {
+  wire::RemoveMessage message;
+  if (!wire::decode(body, &message)) return false;
+  const SpaceRef space{message.fixed.slot, message.fixed.epoch};
+  codes_.clear();
+  for (const Digest& digest : message.digests) {
+    codes_.push_back(static_cast<uint8_t>(session.domain->pool().remove(space, digest, message.fixed.part).code()));
+  }
+  answer.start(answer_type(MessageType::kRemove), request);
+  answer.add(static_cast<uint32_t>(codes_.size()));
+  answer.add(uint32_t{0});
+  answer.add_array(std::span<const uint8_t>(codes_));
+  return true;
+}
+
+bool Requests::flush(Session& session, uint32_t request, Body body, Builder& answer) {
+  std::string_view alias;
+  if (!wire::decode_flush(body, &alias)) return false;
+  const StatusOr<uint64_t> hidden = session.domain->pool().flush_space(alias);
+  if (!hidden.ok()) {
+    answer_failure(answer, MessageType::kFlush, request, hidden.status());
+    return true;
+  }
+  answer.start(answer_type(MessageType::kFlush), request);
+  answer.add(*hidden);
+  return true;
+}
+
+bool Requests::note_use(Session& session, uint32_t request, Body body, Builder& answer) {
+  wire::NoteUseMessage message;
+  if (!wire::decode(body, &message)) return false;
+  session.domain->pool().note_use({message.fixed.slot, message.fixed.epoch}, message.fixed.tip, message.session,
+                                  message.stop);
+  answer.start(answer_type(MessageType::kNoteUse), request);
+  return true;
+}
+
+// The pool reads the whole block to judge: a client that keeps reporting good blocks must not keep the loop busy.
+bool Requests::report_bad(Session& session, uint32_t request, Body body, Builder& answer) {
+  wire::ReportBad message;
+  if (!Cursor(body).read(&message)) return false;
+  Pool& pool = session.domain->pool();
+  if (message.entry == kNoEntry || message.entry > pool.control().max_entries) {
+    answer_failure(answer, MessageType::kReportBad, request, invalid_argument("there is no such entry"));
+    return true;
+  }
+  const uint64_t allowed = options_.report_bytes_per_second;
+  if (session.reported_bytes >= allowed) {
+    ++counters_.reports_refused;
+    answer_failure(answer, MessageType::kReportBad, request,
+                   resource_exhausted("this client has reported more than " + std::to_string(allowed) +
+                                      " bytes of blocks in a second; the scrubber will find what is wrong"));
+    return true;
+  }
+  session.reported_bytes += pool.info(message.entry).length + uint64_t{4096};
+  answer.start(answer_type(MessageType::kReportBad), request);
+  answer.add(static_cast<uint32_t>(pool.report_bad(message.entry, message.generation)));
+  return true;
+}
+
+// A text longer than a packet is kept, so that its pieces belong together, until the last one was asked for.
+bool Requests::stat(Session& session, uint32_t request, Body body, Builder& answer) {
+  wire::Stat message;
+  if (!Cursor(body).read(&message)) return false;
+  if (message.what >= kReports) {
+    answer_failure(answer, MessageType::kStat, request, invalid_argument("there are reports 0 to 2"));
+    return true;
+  }
+  if (message.offset == 0) {
+    session.report = reporter_(static_cast<Report>(message.what), *session.domain);
+  } else if (message.offset >= session.report.size()) {
+    answer_failure(answer, MessageType::kStat, request, out_of_range("the report ends before that; ask from 0 again"));
+    return true;
+  }
+  constexpr size_t kRoom = wire::kMaxPacket - sizeof(wire::Header) - 8;
+  const std::string_view piece = std::string_view(session.report).substr(message.offset, kRoom);
+  answer.start(answer_type(MessageType::kStat), request);
+  answer.add(static_cast<uint32_t>(session.report.size()));
+  answer.add(uint32_t{0});
+  answer.add_text(piece);
+  if (message.offset + piece.size() == session.report.size()) session.report = {};
+  return true;
+}
+
+bool Requests::list(Session& session, uint32_t request, Body body, Builder& answer) {
+  wire::List message;
+  if (!Cursor(body).read(&message)) return false;
+  uint64_t cursor = message.cursor;
+  const size_t limit = std::clamp<size_t>(message.limit, 1, wire::kMaxListed);
+  const std::vector<EntryInfo> entries = session.domain->pool().walk(message.slot, &cursor, limit);
+  answer.start(answer_type(MessageType::kList), request);
+  answer.add(wire::Listed{.cursor = cursor, .count = static_cast<uint32_t>(entries.size()), .unused = 0});
+  for (const EntryInfo& entry : entries) {
+    answer.add(wire::ListItem{.digest = entry.digest,
+                              .parent = entry.parent,
+                              .length = entry.length,
+                              .depth = entry.depth,
+                              .part = entry.part,
+                              .state = static_cast<uint8_t>(entry.state),
+                              .flags = entry.flags,
+                              .children = entry.children});
+  }
+  return true;
+}
+
+}  // namespace kvist

@@ -1,0 +1,68 @@
+// node/requests.h: what a client may ask of its domain, answered. The life of sessions is in sessions.h.
+//
+// Threads: the loop's. Each request is bounded: by its packet's size, by kMaxGrants and kMaxListed, and for verifying
+// reported blocks by an allowance of bytes a second.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "node/counters.h"
+#include "node/options.h"
+#include "node/session.h"
+#include "wire/local.h"
+
+namespace kvist {
+
+// What kStat and the admin HTTP report; wire::Stat::what.
+enum class Report : uint8_t { kNode = 0, kClients = 1, kSpaces = 2 };
+inline constexpr uint32_t kReports = 3;
+
+class Requests {
+ public:
+  // JSON text about one domain.
+  using Reporter = std::function<std::string(Report what, const Domain& domain)>;
+
+  Requests(const NodeOptions& options, NodeCounters& counters, Reporter reporter);
+
+  // Answers any request but kHello, kRelease and kBye. False: the body is malformed, and `answer` is not filled.
+  bool handle(Session& session, const wire::Header& header, std::span<const std::byte> body, wire::Builder& answer);
+
+ private:
+  using Body = std::span<const std::byte>;
+
+  bool open_space(Session& session, uint32_t request, Body body, wire::Builder& answer);
+  bool reserve(Session& session, uint32_t request, Body body, wire::Builder& answer);
+  bool commit(Session& session, uint32_t request, Body body, wire::Builder& answer);
+  bool give_back(Session& session, uint32_t request, Body body, wire::Builder& answer);
+  bool remove(Session& session, uint32_t request, Body body, wire::Builder& answer);
+  bool flush(Session& session, uint32_t request, Body body, wire::Builder& answer);
+  bool note_use(Session& session, uint32_t request, Body body, wire::Builder& answer);
+  bool report_bad(Session& session, uint32_t request, Body body, wire::Builder& answer);
+  bool stat(Session& session, uint32_t request, Body body, wire::Builder& answer);
+  bool list(Session& session, uint32_t request, Body body, wire::Builder& answer);
+
+  // Grants for an answer, into grants_ and *granted.
+  void grant(Session& session, uint32_t length, uint32_t count, wire::Granted* granted);
+
+  const NodeOptions& options_;
+  NodeCounters& counters_;
+  Reporter reporter_;
+
+  // Kept between requests, so that the hot path allocates nothing.
+  wire::CommitMessage commit_;
+  std::vector<Grant> pool_grants_;
+  std::vector<wire::GrantItem> grants_;
+  std::vector<uint8_t> codes_;
+};
+
+// An answer that is nothing but a failure's code and text.
+void answer_failure(wire::Builder& answer, wire::MessageType request_type, uint32_t request, const Status& status);
+// The answer's type of a request's.
+wire::MessageType answer_type(wire::MessageType request_type);
+
+}  // namespace kvist

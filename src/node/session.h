@@ -1,0 +1,59 @@
+// node/session.h: one client's conversation, and what the client holds beyond it.
+//
+// A session lives longer than its socket: while the client's process is alive, its threads may still fill slots and read in
+// place, so losing the socket only quarantines the session. See sessions.h for when it ends.
+//
+// Threads: the loop's.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "memory/shared_memory.h"
+#include "node/domain.h"
+#include "node/peer.h"
+#include "pool/layout.h"
+#include "pool/pool.h"
+
+namespace kvist {
+
+struct Session {
+  enum class State : uint8_t {
+    kGreeting,  // connected, no HELLO yet: holds nothing
+    kConnected,
+    kQuarantined,  // no socket, but a living process that may use what it holds
+  };
+
+  SessionId id = 0;
+  State state = State::kGreeting;
+  FileDescriptor socket;
+  Peer peer;
+  uint64_t since_ms = 0;  // of its state
+  uint64_t connected_ms = 0;
+
+  // From HELLO on.
+  Domain* domain = nullptr;
+  FileDescriptor pidfd;
+  SharedMemory pins;
+  uint32_t pin_capacity = 0;
+  uint64_t cookie = 0;
+  uint32_t claimed_pid = 0;  // as the client sees itself: another number in another PID namespace
+  std::string name;
+
+  uint64_t requests = 0;
+  uint64_t active_window = 0;   // the last stretch of time with a request from it, see Sessions::active()
+  uint64_t reported_bytes = 0;  // of blocks that it reported bad since the last tick
+
+  // Answers that the socket did not take yet. While there are any, no further request is read, so there are at most as
+  // many as one turn makes.
+  std::deque<std::vector<std::byte>> output;
+  uint64_t output_since_ms = 0;  // when the client last took one
+
+  std::string report;  // text of kStat that did not fit in one answer, for the pieces that follow
+
+  PinTable* table() const { return reinterpret_cast<PinTable*>(pins.data()); }
+};
+
+}  // namespace kvist

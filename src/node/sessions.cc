@@ -1,0 +1,465 @@
+#include "node/sessions.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace kvist {
+namespace {
+
+// Connections that have not said HELLO yet: beyond so many, new ones are closed at once.
+constexpr uint32_t kMaxGreeting = 256;
+constexpr size_t kLongestName = 64;  // of a client, as it is kept
+
+bool is_dead(const FileDescriptor& pidfd) {
+  pollfd poll = {pidfd.get(), POLLIN, 0};
+  return ::poll(&poll, 1, 0) > 0;
+}
+
+StatusOr<uint64_t> random_cookie() {
+  uint64_t cookie = 0;
+  if (::getrandom(&cookie, sizeof(cookie), 0) != sizeof(cookie)) {
+    return internal_error(std::string("getrandom: ") + std::strerror(errno));
+  }
+  return cookie;
+}
+
+// A packet with descriptors. Only the first packet of a conversation carries some, so that the socket has room for it.
+bool send_with_descriptors(int socket, std::span<const std::byte> packet, std::span<const int> descriptors) {
+  iovec range = {const_cast<std::byte*>(packet.data()), packet.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int))> control = {};
+  msghdr message = {};
+  message.msg_iov = &range;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+  std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
+  return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(packet.size());
+}
+
+}  // namespace
+
+Sessions::Sessions(const NodeOptions& options, std::span<const std::unique_ptr<Domain>> domains, Poller& poller,
+                   NodeCounters& counters, Logger& log, Requests::Reporter reporter)
+    : options_(options),
+      domains_(domains),
+      poller_(poller),
+      counters_(counters),
+      log_(log),
+      requests_(options, counters, std::move(reporter)),
+      packet_(wire::kMaxPacket) {}
+
+// ---- connections --------------------------------------------------------------------------------------------------
+
+bool Sessions::accept(int listener, Now now) {
+  while (true) {
+    FileDescriptor socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket.valid()) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN) return true;
+      ++counters_.accept_failures;
+      log_.warn("cannot accept a client",
+                {{"reason", std::strerror(errno)}, {"help", "raise the limit of open files (ulimit -n)"}});
+      return false;
+    }
+    ++counters_.accepted;
+    const StatusOr<Peer> peer = peer_of(socket.get());
+    if (!peer.ok() || greeting_ >= kMaxGreeting) {
+      ++counters_.accept_failures;
+      continue;
+    }
+    auto session = std::make_unique<Session>();
+    session->id = next_id_++;
+    session->peer = *peer;
+    session->since_ms = session->connected_ms = now.ms;
+    if (!poller_.add(socket.get(), EPOLLIN, Watched::kSessionSocket, session->id).ok()) {
+      ++counters_.accept_failures;
+      continue;
+    }
+    session->socket = std::move(socket);
+    ++greeting_;
+    sessions_.emplace(session->id, std::move(session));
+  }
+}
+
+bool Sessions::on_socket(SessionId id, Now now) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end() || !found->second->socket.valid()) return false;
+  Session& session = *found->second;
+  if (!session.output.empty()) {
+    if (!send_output(session, now) || !session.output.empty()) return false;
+    watch(session);
+  }
+  return read_requests(session, now);
+}
+
+// Reads at most as many packets as a client may have in flight, so that one that sends more has to wait like the others.
+// True: at least one was answered.
+bool Sessions::read_requests(Session& session, Now now) {
+  bool answered = false;
+  for (uint32_t i = 0; i < wire::kMaxInFlight && session.output.empty(); ++i) {
+    const ssize_t size = ::recv(session.socket.get(), packet_.data(), packet_.size(), MSG_DONTWAIT | MSG_TRUNC);
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && errno == EAGAIN) return answered;
+    if (size <= 0) {
+      disconnect(session, size == 0 ? Ended::kDisconnect : Ended::kSocketError, now);
+      return answered;
+    }
+    if (static_cast<size_t>(size) > packet_.size()) {
+      refuse(session, wire::MessageType{}, 0,
+             invalid_argument("a packet of " + std::to_string(size) + " bytes is longer than the limit of " +
+                              std::to_string(wire::kMaxPacket)),
+             Ended::kOversized, now);
+      return answered;
+    }
+    if (!handle_packet(session, std::span(packet_).first(static_cast<size_t>(size)), now)) return true;
+    answered = true;
+  }
+  return answered;
+}
+
+// False, here and below: the conversation is over, and the session may be gone.
+bool Sessions::handle_packet(Session& session, std::span<const std::byte> packet, Now now) {
+  wire::Header header;
+  std::span<const std::byte> body;
+  if (!wire::open_packet(packet, &header, &body)) {
+    return refuse(session, wire::MessageType{}, 0, invalid_argument("this is no packet of Kvist's local protocol"),
+                  Ended::kMalformed, now);
+  }
+  note_active(session, now);
+  ++session.requests;
+  if (header.type < kRequestTypes) ++counters_.requests[header.type];
+  if (session.state == Session::State::kGreeting) return greet(session, header, body, now);
+  return handle_request(session, header, body, now);
+}
+
+bool Sessions::handle_request(Session& session, const wire::Header& header, std::span<const std::byte> body, Now now) {
+  const auto type = static_cast<wire::MessageType>(header.type);
+  if (type == wire::MessageType::kHello) {
+    return refuse(session, type, header.request, failed_precondition("HELLO was said already on this connection"),
+                  Ended::kHelloTwice, now);
+  }
+  if (type == wire::MessageType::kBye) {
+    answer_.start(answer_type(type), header.request);
+    if (send_answer(session, now)) end(session, Ended::kBye);
+    return false;
+  }
+  const bool well_formed = type == wire::MessageType::kRelease ? release_earlier(session, header.request, body)
+                                                               : requests_.handle(session, header, body, answer_);
+  if (!well_formed) {
+    return refuse(session, type, header.request, invalid_argument("the request is malformed"), Ended::kMalformed, now);
+  }
+  return send_answer(session, now);
+}
+
+// The new session proves with the cookie that the old one was this process's.
+bool Sessions::release_earlier(Session& session, uint32_t request, std::span<const std::byte> body) {
+  wire::Release message;
+  if (!wire::Cursor(body).read(&message)) return false;
+  const auto found = sessions_.find(message.session);
+  const bool its_own = found != sessions_.end() && found->second.get() != &session &&
+                       found->second->state != Session::State::kGreeting && found->second->domain == session.domain &&
+                       found->second->peer.uid == session.peer.uid && found->second->peer.pid == session.peer.pid &&
+                       (found->second->cookie ^ message.cookie) == 0;
+  if (!its_own) {
+    answer_failure(answer_, wire::MessageType::kRelease, request, not_found("no such session of this process"));
+    return true;
+  }
+  end(*found->second, Ended::kReleased);
+  answer_.start(answer_type(wire::MessageType::kRelease), request);
+  return true;
+}
+
+// ---- HELLO --------------------------------------------------------------------------------------------------------
+
+bool Sessions::greet(Session& session, const wire::Header& header, std::span<const std::byte> body, Now now) {
+  const auto type = static_cast<wire::MessageType>(header.type);
+  if (type != wire::MessageType::kHello) {
+    return refuse(session, type, header.request, unauthenticated("a conversation begins with HELLO"), Ended::kNotHelloFirst,
+                  now);
+  }
+  wire::HelloMessage hello;
+  if (!wire::decode(body, &hello)) {
+    return refuse(session, type, header.request, invalid_argument("the HELLO is malformed"), Ended::kMalformed, now);
+  }
+  Ended refused = Ended::kMalformed;
+  if (const Status status = welcome(session, hello, now, &refused); !status.ok()) {
+    return refuse(session, type, header.request, status, refused, now);
+  }
+  return send_welcome(session, header.request) || disconnect(session, Ended::kSocketError, now);
+}
+
+Status Sessions::check_room(const Session& session, Ended* refused) const {
+  uint32_t all = 0, of_user = 0;
+  for (const auto& [id, other] : sessions_) {
+    if (other->state == Session::State::kGreeting) continue;
+    ++all;
+    of_user += other->peer.uid == session.peer.uid;
+  }
+  if (all >= options_.max_sessions) {
+    *refused = Ended::kTooManySessions;
+    return resource_exhausted(
+        "the node has its limit of " + std::to_string(options_.max_sessions) +
+        " sessions, quarantined ones included (`kvist clients` lists them); end some, or raise --max-sessions");
+  }
+  if (of_user >= options_.max_sessions_per_user) {
+    *refused = Ended::kTooManyForUser;
+    return resource_exhausted("user " + std::to_string(session.peer.uid) + " has its limit of " +
+                              std::to_string(options_.max_sessions_per_user) +
+                              " sessions; end some, or raise --max-sessions-per-user");
+  }
+  return ok_status();
+}
+
+Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now now, Ended* refused) {
+  const wire::Hello& fixed = hello.fixed;
+  if (fixed.version_min > wire::kLocalVersion || fixed.version_max < wire::kLocalVersionMin) {
+    *refused = Ended::kVersion;
+    return unimplemented("this node speaks versions " + std::to_string(wire::kLocalVersionMin) + " to " +
+                         std::to_string(wire::kLocalVersion) + " of the local protocol, the client " +
+                         std::to_string(fixed.version_min) + " to " + std::to_string(fixed.version_max) +
+                         ": upgrade the older one");
+  }
+  const auto domain =
+      std::find_if(domains_.begin(), domains_.end(), [&](const auto& d) { return d->name() == hello.domain; });
+  if (domain == domains_.end()) {
+    *refused = Ended::kDomain;
+    return not_found("the node has no domain '" + std::string(hello.domain.substr(0, kLongestName)) + "'");
+  }
+  if (!(*domain)->accepts(hello.token)) {
+    *refused = Ended::kToken;
+    return unauthenticated(std::string(hello.token.empty() ? "a token is needed for " : "the token is wrong for ") +
+                           (*domain)->title());
+  }
+  if (Status s = check_room(session, refused); !s.ok()) return s;
+  StatusOr<FileDescriptor> pidfd =
+      open_pidfd(session.socket.get(), session.peer, fixed.pid, fixed.start_time, pidfd_source_);
+  if (!pidfd.ok()) {
+    *refused = Ended::kCredentials;
+    return pidfd.status();
+  }
+  *refused = Ended::kNoMemory;
+  const StatusOr<uint64_t> cookie = random_cookie();
+  if (!cookie.ok()) return cookie.status();
+  if (Status s = make_pins(session, fixed.pins_wanted); !s.ok()) return s;
+  if (Status s = poller_.add(pidfd->get(), EPOLLIN, Watched::kSessionProcess, session.id); !s.ok()) return s;
+  if (Status s = (*domain)->pool().add_session(session.id, options_.limits, session.table(), session.pin_capacity); !s.ok())
+    return s;
+  session.domain = domain->get();
+  session.pidfd = *std::move(pidfd);
+  session.cookie = *cookie;
+  session.claimed_pid = fixed.pid;
+  session.name = hello.name.substr(0, kLongestName);
+  session.state = Session::State::kConnected;
+  session.since_ms = now.ms;
+  --greeting_;
+  ++counters_.sessions_opened;
+  return ok_status();
+}
+
+// The client writes there; the node only reads, and trusts its own idea of the size. Allocated at once: a lack of memory is
+// a refusal here.
+Status Sessions::make_pins(Session& session, uint32_t wanted) {
+  session.pin_capacity =
+      std::clamp(wanted == 0 ? options_.default_pins : wanted, 1u, std::min(options_.most_pins, kMaxPins));
+  const uint64_t bytes = PinTable::bytes_for(session.pin_capacity);
+  StatusOr<SharedMemory> pins = SharedMemory::create("kvist-pins", bytes);
+  if (!pins.ok()) return pins.status();
+  session.pins = *std::move(pins);
+  if (Status s = session.pins.populate(0, session.pins.size()); !s.ok()) return s;
+  if (Status s = close_seals(session.pins.fd()); !s.ok()) return s;
+  session.table()->magic = kPinsMagic;
+  session.table()->capacity = session.pin_capacity;
+  return ok_status();
+}
+
+bool Sessions::send_welcome(Session& session, uint32_t request) {
+  Domain& domain = *session.domain;
+  const PoolMemory& memory = domain.memory();
+  const ControlHeader& header = *memory.control().header;
+  wire::Welcome welcome;
+  welcome.version = wire::kLocalVersion;
+  welcome.node_pid = static_cast<uint32_t>(::getpid());
+  welcome.session = session.id;
+  welcome.cookie = session.cookie;
+  welcome.incarnation[0] = header.incarnation[0];
+  welcome.incarnation[1] = header.incarnation[1];
+  welcome.control_bytes = memory.control_memory().size();
+  welcome.touch_bytes = memory.touch_memory().size();
+  welcome.arena_bytes = memory.arena_bytes();
+  welcome.pins_bytes = session.pins.size();
+  welcome.extent_bytes = domain.pool().extent_bytes();
+  welcome.granted_bytes_limit = options_.limits.granted_bytes;
+  welcome.granted_slots_limit = options_.limits.granted_slots;
+  welcome.pinned_bytes_limit = options_.limits.pinned_bytes;
+  welcome.pin_capacity = session.pin_capacity;
+  answer_.start(answer_type(wire::MessageType::kHello), request);
+  answer_.add(welcome);
+  const std::array descriptors = {domain.control_fd(), domain.touch_fd(), domain.arena_fd(), session.pins.fd()};
+  return send_with_descriptors(session.socket.get(), answer_.finish(), descriptors);
+}
+
+// ---- answers ------------------------------------------------------------------------------------------------------
+
+// Sends answer_, or keeps it until the client has read those before.
+bool Sessions::send_answer(Session& session, Now now) {
+  const std::span<const std::byte> packet = answer_.finish();
+  wire::Header header;
+  std::memcpy(&header, packet.data(), sizeof(header));
+  counters_.failed_answers += header.status != 0;
+  if (session.output.empty()) {
+    const ssize_t sent = ::send(session.socket.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) return true;
+    if (errno != EAGAIN && errno != EINTR) return disconnect(session, Ended::kSocketError, now);
+  }
+  ++counters_.outputs_delayed;
+  const bool first = session.output.empty();
+  session.output.emplace_back(packet.begin(), packet.end());
+  if (first) {
+    session.output_since_ms = now.ms;
+    watch(session);
+  }
+  return true;
+}
+
+bool Sessions::send_output(Session& session, Now now) {
+  while (!session.output.empty()) {
+    const std::vector<std::byte>& packet = session.output.front();
+    if (::send(session.socket.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+      if (errno == EAGAIN || errno == EINTR) return true;
+      return disconnect(session, Ended::kSocketError, now);
+    }
+    session.output.pop_front();
+    session.output_since_ms = now.ms;
+  }
+  return true;
+}
+
+void Sessions::watch(Session& session) {
+  poller_.change(session.socket.get(), session.output.empty() ? EPOLLIN : EPOLLOUT, Watched::kSessionSocket, session.id);
+}
+
+// ---- ends ---------------------------------------------------------------------------------------------------------
+
+// Says why, if the client still listens, and hangs up.
+bool Sessions::refuse(Session& session, wire::MessageType type, uint32_t request, const Status& status, Ended reason,
+                      Now now) {
+  log_.warn("client refused", {{"pid", session.peer.pid},
+                               {"uid", session.peer.uid},
+                               {"name", session.name},
+                               {"reason", ended_name(reason)},
+                               {"detail", status}});
+  ++counters_.failed_answers;
+  answer_failure(answer_, type, request, status);
+  const std::span<const std::byte> packet = answer_.finish();
+  if (session.output.empty()) ::send(session.socket.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  // A socket that is closed with packets unread resets the other end, which then may not see the reason any more.
+  for (uint32_t i = 0; i < 2 * wire::kMaxInFlight; ++i) {
+    if (::recv(session.socket.get(), packet_.data(), packet_.size(), MSG_DONTWAIT) <= 0) break;
+  }
+  return disconnect(session, reason, now);
+}
+
+bool Sessions::disconnect(Session& session, Ended reason, Now now) {
+  if (session.state == Session::State::kGreeting) return end(session, reason);
+  if (is_dead(session.pidfd)) return end(session, Ended::kDeath);
+  ++counters_.ended[static_cast<size_t>(reason)];
+  // An exiting process closes its sockets a moment before it is dead: nothing to worry anybody with.
+  log_.log(reason == Ended::kDisconnect ? LogLevel::kDebug : LogLevel::kWarn, "what a client holds is quarantined",
+           {{"session", session.id}, {"pid", session.peer.pid}, {"name", session.name}, {"reason", ended_name(reason)}});
+  poller_.remove(session.socket.get());
+  session.socket.reset();
+  session.output.clear();
+  session.report = {};
+  session.state = Session::State::kQuarantined;
+  session.since_ms = now.ms;
+  return false;
+}
+
+bool Sessions::end(Session& session, Ended reason) {
+  ++counters_.ended[static_cast<size_t>(reason)];
+  if (session.socket.valid()) poller_.remove(session.socket.get());
+  if (session.state == Session::State::kGreeting) {
+    --greeting_;
+  } else {
+    poller_.remove(session.pidfd.get());
+    session.domain->pool().release_session(session.id);
+    const PinTable& table = *session.table();
+    session.domain->reads.add(table);
+  }
+  sessions_.erase(session.id);
+  return false;
+}
+
+void Sessions::on_process_end(SessionId id) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end() || !is_dead(found->second->pidfd)) return;
+  end(*found->second, Ended::kDeath);
+}
+
+void Sessions::tick(Now now) {
+  std::vector<std::pair<SessionId, Ended>> late;
+  for (const auto& [id, session] : sessions_) {
+    session->reported_bytes = 0;
+    const auto passed = [&](uint64_t since, std::chrono::milliseconds limit) {
+      return now.ms - since > static_cast<uint64_t>(limit.count());
+    };
+    if (session->state == Session::State::kGreeting && passed(session->since_ms, options_.hello_timeout)) {
+      late.emplace_back(id, Ended::kHelloTimeout);
+    } else if (!session->output.empty() && passed(session->output_since_ms, options_.drain_timeout)) {
+      late.emplace_back(id, Ended::kSlowReader);
+    }
+  }
+  for (const auto& [id, reason] : late) disconnect(*sessions_.at(id), reason, now);
+}
+
+bool Sessions::finish(Now now) {
+  std::vector<SessionId> ids;
+  for (const auto& [id, session] : sessions_) {
+    if (session->socket.valid()) ids.push_back(id);
+  }
+  bool more = false;
+  for (const SessionId id : ids) {
+    more |= on_socket(id, now);
+    const auto found = sessions_.find(id);
+    more |= found != sessions_.end() && !found->second->output.empty();
+  }
+  return more;
+}
+
+void Sessions::end_all(Ended reason) {
+  while (!sessions_.empty()) end(*sessions_.begin()->second, reason);
+}
+
+// ---- activity -----------------------------------------------------------------------------------------------------
+
+void Sessions::note_active(Session& session, Now now) {
+  if (active_window_ != now.window) {
+    active_before_ = active_window_ + 1 == now.window ? active_now_ : 0;
+    active_now_ = 0;
+    active_window_ = now.window;
+  }
+  if (session.active_window == now.window) return;
+  session.active_window = now.window;
+  ++active_now_;
+}
+
+uint32_t Sessions::active(Now now) const {
+  if (active_window_ == now.window) return std::max(active_now_, active_before_);
+  return active_window_ + 1 == now.window ? active_now_ : 0;
+}
+
+}  // namespace kvist

@@ -1,0 +1,109 @@
+// node/sessions.h: who is connected, and what becomes of what they hold: the life of every session.
+//
+//   connected ──HELLO──> served ──BYE──────────────────────────> grants and pins are free at once
+//                          │────process dead (pidfd)───────────> free at once
+//                          └────socket gone, process alive─────> quarantined: kept, until the process is dead, or until
+//                               (EOF, error, bad packet,          a later connection of it proves with the session's cookie
+//                                answers left unread)             that its library let go (kRelease)
+//
+// A session's grants and pins never time out: a client that is stopped for a minute and goes on must find every byte it
+// reads unchanged. Only conversations have deadlines: HELLO, and reading one's answers.
+//
+// Threads: the loop's. Bounds: sessions in all and of one user; connections that have not said HELLO; requests handled in
+// one turn of one session; answers waiting for a client that does not read (requests are read no faster).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/log.h"
+#include "node/counters.h"
+#include "node/options.h"
+#include "node/poller.h"
+#include "node/requests.h"
+#include "node/session.h"
+
+namespace kvist {
+
+class Sessions {
+ public:
+  Sessions(const NodeOptions& options, std::span<const std::unique_ptr<Domain>> domains, Poller& poller,
+           NodeCounters& counters, Logger& log, Requests::Reporter reporter);
+
+  // All take the time of the loop's turn.
+  struct Now {
+    uint64_t ms = 0;      // since the node started
+    uint64_t window = 0;  // number of the current stretch of kActiveWindowMs
+  };
+  static constexpr uint64_t kActiveWindowMs = 10;
+
+  // Takes the connections that wait at the listener. False: there is no descriptor left for another; pause.
+  bool accept(int listener, Now now);
+  // The session's socket is readable, writable or broken. True: a request was answered.
+  bool on_socket(SessionId id, Now now);
+  // The session's process is dead.
+  void on_process_end(SessionId id);
+  // Once a second or so: deadlines.
+  void tick(Now now);
+  // One turn for every session: answers what has arrived. True: there may be more, or answers are still unread.
+  bool finish(Now now);
+  // Disconnects everybody. What they hold is free afterwards, in the tables: their mappings stay as they are.
+  void end_all(Ended reason);
+
+  // A number for a session of the node's own.
+  SessionId next_id() { return next_id_++; }
+
+  // How many sessions sent requests in this window or the one before.
+  uint32_t active(Now now) const;
+  // Visits all. fn(const Session&).
+  template <typename Fn>
+  void for_each(Fn&& fn) const {
+    for (const auto& [id, session] : sessions_) fn(*session);
+  }
+
+  // Makes the node behave as on a kernel without SO_PEERPIDFD.
+  void set_pidfd_source(PidfdSource source) { pidfd_source_ = source; }
+
+ private:
+  bool read_requests(Session& session, Now now);
+  bool handle_packet(Session& session, std::span<const std::byte> packet, Now now);
+  bool handle_request(Session& session, const wire::Header& header, std::span<const std::byte> body, Now now);
+  bool greet(Session& session, const wire::Header& header, std::span<const std::byte> body, Now now);
+  Status welcome(Session& session, const wire::HelloMessage& hello, Now now, Ended* refused);
+  Status check_room(const Session& session, Ended* refused) const;
+  Status make_pins(Session& session, uint32_t wanted);
+  bool send_welcome(Session& session, uint32_t request);
+  bool release_earlier(Session& session, uint32_t request, std::span<const std::byte> body);
+
+  bool send_answer(Session& session, Now now);
+  bool send_output(Session& session, Now now);
+  void watch(Session& session);
+  void note_active(Session& session, Now now);
+
+  // The end of a conversation; each leaves `session` gone or without socket, and returns false for its caller to return.
+  bool refuse(Session& session, wire::MessageType type, uint32_t request, const Status& status, Ended reason, Now now);
+  bool disconnect(Session& session, Ended reason, Now now);
+  bool end(Session& session, Ended reason);
+
+  const NodeOptions& options_;
+  std::span<const std::unique_ptr<Domain>> domains_;
+  Poller& poller_;
+  NodeCounters& counters_;
+  Logger& log_;
+  Requests requests_;
+  PidfdSource pidfd_source_ = PidfdSource::kSocket;
+
+  std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
+  SessionId next_id_ = 1;
+  uint32_t greeting_ = 0;
+
+  std::vector<std::byte> packet_;  // what recv() fills
+  wire::Builder answer_;
+
+  uint64_t active_window_ = 0;
+  uint32_t active_now_ = 0, active_before_ = 0;
+};
+
+}  // namespace kvist
