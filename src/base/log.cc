@@ -91,7 +91,7 @@ Logger::Sink Logger::standard_error() {
   return [](std::string_view line) { write_all(STDERR_FILENO, line); };
 }
 
-void Logger::log(LogLevel level, std::string_view event, LogFields fields, std::source_location from) {
+void Logger::log(LogLevel level, std::string_view event, LogFields fields, CallSite from) {
   if (!enabled(level)) return;
   const uint64_t now_ns = clock_.now_ns();
   std::string line = "level=" + std::string(log_level_name(level)) + " at=" + seconds_text(now_ns);
@@ -113,15 +113,15 @@ void Logger::log(LogLevel level, std::string_view event, LogFields fields, std::
 
 // A place is its line in a file; the file's name is a literal, so that its address identifies it well enough (a header's
 // line may count as several places). Linear probing; the table never forgets.
-Logger::Site& Logger::site_of(const std::source_location& from) {
-  const size_t start = (reinterpret_cast<uintptr_t>(from.file_name()) / 8 * 31 + from.line()) % sites_.size();
+Logger::Site& Logger::site_of(const CallSite& from) {
+  const size_t start = (reinterpret_cast<uintptr_t>(from.file) / 8 * 31 + from.line) % sites_.size();
   for (size_t i = 0; i < sites_.size(); ++i) {
     Site& site = sites_[(start + i) % sites_.size()];
     if (site.file == nullptr) {
-      site.file = from.file_name();
-      site.line = from.line();
+      site.file = from.file;
+      site.line = from.line;
     }
-    if (site.file == from.file_name() && site.line == from.line()) return site;
+    if (site.file == from.file && site.line == from.line) return site;
   }
   return sites_.back();
 }

@@ -23,7 +23,6 @@
 #include <functional>
 #include <initializer_list>
 #include <mutex>
-#include <source_location>
 #include <string>
 #include <string_view>
 
@@ -58,6 +57,16 @@ struct LogLimit {
   std::chrono::nanoseconds window = std::chrono::seconds(10);
 };
 
+// Where a line of code stands. (std::source_location needs a newer Clang than the one that fuzzes this code.)
+struct CallSite {
+  const char* file;
+  uint32_t line;
+
+  static constexpr CallSite here(const char* file = __builtin_FILE(), uint32_t line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
+
 class Logger {
  public:
   // Takes a whole line, newline included. Called by one thread at a time.
@@ -73,19 +82,18 @@ class Logger {
   // For callers to whom gathering the fields is expensive.
   bool enabled(LogLevel level) const { return level <= most_detailed_; }
 
-  void log(LogLevel level, std::string_view event, LogFields fields,
-           std::source_location from = std::source_location::current());
+  void log(LogLevel level, std::string_view event, LogFields fields, CallSite from = CallSite::here());
 
-  void error(std::string_view event, LogFields fields = {}, std::source_location from = std::source_location::current()) {
+  void error(std::string_view event, LogFields fields = {}, CallSite from = CallSite::here()) {
     log(LogLevel::kError, event, fields, from);
   }
-  void warn(std::string_view event, LogFields fields = {}, std::source_location from = std::source_location::current()) {
+  void warn(std::string_view event, LogFields fields = {}, CallSite from = CallSite::here()) {
     log(LogLevel::kWarn, event, fields, from);
   }
-  void info(std::string_view event, LogFields fields = {}, std::source_location from = std::source_location::current()) {
+  void info(std::string_view event, LogFields fields = {}, CallSite from = CallSite::here()) {
     log(LogLevel::kInfo, event, fields, from);
   }
-  void debug(std::string_view event, LogFields fields = {}, std::source_location from = std::source_location::current()) {
+  void debug(std::string_view event, LogFields fields = {}, CallSite from = CallSite::here()) {
     log(LogLevel::kDebug, event, fields, from);
   }
 
@@ -100,7 +108,7 @@ class Logger {
     uint64_t suppressed = 0;
   };
 
-  Site& site_of(const std::source_location& from);
+  Site& site_of(const CallSite& from);
   bool admit(Site& site, uint64_t now_ns);
 
   const LogLevel most_detailed_;
