@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "replay/distributions.h"
 #include "replay/line_reader.h"
-#include "replay/random.h"
 #include "replay/trace_rows.h"
 
 namespace kvist::replay {
@@ -104,7 +104,7 @@ class ConversationLoader {
       chain_.push_back(parent);
     }
     Request request;
-    request.time_ms = row->time_ms + (options_.jitter_ms > 0 ? random_.below(options_.jitter_ms) : 0);
+    request.time_ms = row->time_ms + (options_.jitter_ms > 0 ? static_cast<int64_t>(random_.below(options_.jitter_ms)) : 0);
     request.input_tokens = row->input_tokens;
     request.output_tokens = row->output_tokens;
     return builder_.add(request, chain_);
@@ -219,14 +219,14 @@ class SessionLoader {
     std::vector<size_t> order(session_ends_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     Random random(options_.seed);
-    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(static_cast<uint32_t>(i))]);
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
     const auto mean_gap_us = static_cast<uint64_t>(std::llround(60e6 / options_.arrivals_per_minute));
     std::vector<int64_t> starts(order.size());
     constexpr uint64_t kMaxClockUs = uint64_t{1} << 62;  // rates near zero must not overflow the clock
     uint64_t clock_us = 0;
     for (size_t session : order) {
       starts[session] = static_cast<int64_t>(clock_us / 1000);
-      clock_us = std::min(clock_us + random.exponential(mean_gap_us), kMaxClockUs);
+      clock_us = std::min(clock_us + draw_exponential(random, mean_gap_us), kMaxClockUs);
     }
     return starts;
   }

@@ -6,7 +6,7 @@
 #include <queue>
 #include <utility>
 
-#include "replay/random.h"
+#include "replay/distributions.h"
 
 namespace kvist::replay {
 namespace {
@@ -41,10 +41,9 @@ constexpr uint32_t kCompactedPerMille = 200;  // what is left where a context wo
 // Streams of random numbers that do not disturb each other.
 enum Stream : uint64_t { kArrivalStream = 1, kPromptStream = 2, kSessionStream = 1ull << 32, kSubAgentStream = 1ull << 33 };
 
-uint64_t draw(Random& random, const Table& from) { return quantile(from, random.next16()); }
-
 // A chain that grows: a session, or a sub-agent.
 struct Lineage {
+  uint64_t seed = 0;
   Random random{0};
   uint32_t session = 0;
   uint64_t requests_left = 0;
@@ -69,11 +68,11 @@ struct Due {
 class Workload::Generator {
  public:
   explicit Generator(WorkloadOptions options)
-      : options_(std::move(options)), root_(options_.seed), arrival_random_(root_.split(kArrivalStream)) {
+      : options_(std::move(options)), arrival_random_(stream_seed(options_.seed, kArrivalStream)) {
     // One prompt of its own for sub-agents, behind the pool that sessions pick from.
-    Random random = root_.split(kPromptStream);
+    Random random(stream_seed(options_.seed, kPromptStream));
     for (uint32_t i = 0; i < options_.system_prompts; ++i) {
-      prompts_.push_back({static_cast<uint32_t>(draw(random, kSystemTokens)), {}});
+      prompts_.push_back({static_cast<uint32_t>(draw_quantile(random, kSystemTokens)), {}});
       popularity_ += kPopularityUnit / (i + 1);
     }
     prompts_.push_back({static_cast<uint32_t>(kSubAgentFirstTokens.front().value), {}});
@@ -113,15 +112,16 @@ class Workload::Generator {
     } else {
       next_session_ms_ = static_cast<int64_t>(arrival_clock_us_ / 1000);
       arrival_clock_us_ +=
-          arrival_random_.exponential(static_cast<uint64_t>(std::llround(60e6 / options_.arrivals_per_minute)));
+          draw_exponential(arrival_random_, static_cast<uint64_t>(std::llround(60e6 / options_.arrivals_per_minute)));
     }
   }
 
   void start_session() {
     Lineage lineage;
-    lineage.random = root_.split(kSessionStream + sessions_);
-    lineage.requests_left = draw(lineage.random, kRequestsOfSession);
-    uint64_t prompt_tokens = draw(lineage.random, kFirstPromptTokens);
+    lineage.seed = stream_seed(options_.seed, kSessionStream + sessions_);
+    lineage.random = Random(lineage.seed);
+    lineage.requests_left = draw_quantile(lineage.random, kRequestsOfSession);
+    uint64_t prompt_tokens = draw_quantile(lineage.random, kFirstPromptTokens);
     Prompt& prompt = prompts_[pick_prompt(lineage.random)];
     if (!options_.arrivals.empty()) {
       prompt_tokens = options_.arrivals[sessions_].context_tokens;
@@ -135,7 +135,7 @@ class Workload::Generator {
   }
 
   uint32_t pick_prompt(Random& random) {
-    uint32_t at = random.below(popularity_);
+    auto at = static_cast<uint32_t>(random.below(popularity_));
     for (uint32_t i = 0; i + 1 < options_.system_prompts; ++i) {
       const uint32_t weight = kPopularityUnit / (i + 1);
       if (at < weight) return i;
@@ -180,7 +180,7 @@ class Workload::Generator {
     while (lineage.chain.size() < blocks) lineage.chain.push_back(next_block_++);
     name_blocks(lineage.chain);
 
-    if (!lineage.output_given) lineage.output_tokens = static_cast<uint32_t>(draw(lineage.random, kOutputTokens));
+    if (!lineage.output_given) lineage.output_tokens = static_cast<uint32_t>(draw_quantile(lineage.random, kOutputTokens));
     lineage.output_given = false;
     const bool last = --lineage.requests_left == 0;
     const bool turn_ends = last || (!lineage.is_subagent && lineage.random.below(10'000) < kTurnEndsPer10000);
@@ -191,7 +191,7 @@ class Workload::Generator {
                 turn_ends ? StopReason::kEndTurn : StopReason::kToolUse,
                 current_};
     if (last) return;
-    const uint64_t pause = draw(lineage.random, turn_ends ? kPersonPauseMs : kToolPauseMs);
+    const uint64_t pause = draw_quantile(lineage.random, turn_ends ? kPersonPauseMs : kToolPauseMs);
     const int64_t back_ms = due.time_ms + std::min(static_cast<int64_t>(pause), options_.think_cap_ms);
     grow(lineage);
     if (!lineage.is_subagent && lineage.random.below(10'000) < kSubAgentsPer10000) start_subagent(due.time_ms, lineage);
@@ -211,15 +211,15 @@ class Workload::Generator {
   // The next input: the whole context and something new behind it, or the context rewritten behind its first part.
   void grow(Lineage& lineage) {
     const uint64_t input = lineage.input_tokens;
-    const uint64_t growth = draw(lineage.random, kGrowthTokens);
+    const uint64_t growth = draw_quantile(lineage.random, kGrowthTokens);
     const bool rewritten = lineage.random.below(10'000) < kRewritesPer10000;
     uint64_t next_input = input + growth, kept = input;
     if (rewritten) {
-      kept = input * draw(lineage.random, kRewriteKept) / 1000;
-      next_input = input * draw(lineage.random, kRewriteLength) / 1000;
+      kept = input * draw_quantile(lineage.random, kRewriteKept) / 1000;
+      next_input = input * draw_quantile(lineage.random, kRewriteLength) / 1000;
     }
     if (next_input > options_.max_context_tokens) {
-      kept = std::min(kept, input * draw(lineage.random, kRewriteKept) / 1000);
+      kept = std::min(kept, input * draw_quantile(lineage.random, kRewriteKept) / 1000);
       next_input = uint64_t{options_.max_context_tokens} * kCompactedPerMille / 1000;
     }
     lineage.input_tokens = within_context(next_input);
@@ -228,16 +228,16 @@ class Workload::Generator {
 
   void start_subagent(int64_t time_ms, Lineage& parent) {
     Lineage lineage;
-    lineage.random = parent.random.split(kSubAgentStream + parent.subagents++);
+    lineage.seed = stream_seed(parent.seed, kSubAgentStream + parent.subagents++);
+    lineage.random = Random(lineage.seed);
     lineage.is_subagent = true;
-    lineage.requests_left = draw(lineage.random, kSubAgentRequests);
+    lineage.requests_left = draw_quantile(lineage.random, kSubAgentRequests);
     Prompt& prompt = prompts_.back();
-    begin(lineage, prompt, draw(lineage.random, kSubAgentFirstTokens) - kSubAgentFirstTokens.front().value);
+    begin(lineage, prompt, draw_quantile(lineage.random, kSubAgentFirstTokens) - kSubAgentFirstTokens.front().value);
     schedule(time_ms, std::move(lineage));
   }
 
   const WorkloadOptions options_;
-  const Random root_;
   Random arrival_random_;
   uint64_t arrival_clock_us_ = 0;
   std::vector<Prompt> prompts_;

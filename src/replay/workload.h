@@ -20,8 +20,8 @@
 // person are no more alike than others, and growth does not follow from the output before it (in the sessions it hardly
 // does: thinking is dropped from the context).
 //
-// A seed gives the same workload on every machine (random.h), and what is drawn for one session does not depend on how
-// many others there are. Memory: the chains of the sessions under way, and 4 bytes a distinct block; a workload ends
+// A seed gives the same workload on every machine (distributions.h), and what is drawn for one session does not depend on
+// how many others there are. Memory: the chains of the sessions under way, and 4 bytes a distinct block; a workload ends
 // before it has 2^32 of those. One thread at a time.
 #pragma once
 

@@ -76,8 +76,8 @@ TEST(Arrivals, MutationsNeverBreakTheLoader) {
   const std::string good = kHeader + "2023-12-31 23:59:59.5000000,10,1\r\n2024-01-01 00:00:00,30,3\r\n";
   for (int round = 0; round < 30'000; ++round) {
     std::string text = good;
-    for (uint32_t edits = 1 + random.below(3); edits > 0; --edits) {
-      const size_t at = kHeader.size() + random.below(static_cast<uint32_t>(good.size() - kHeader.size()));
+    for (uint64_t edits = 1 + random.below(3); edits > 0; --edits) {
+      const size_t at = kHeader.size() + random.below(good.size() - kHeader.size());
       text[at] = random.below(2) ? static_cast<char>(random.next()) : "0123456789-:., Z+"[random.below(17)];
     }
     StatusOr<std::vector<Arrival>> rows = parse_arrivals(text, "a.csv");

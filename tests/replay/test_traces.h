@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "replay/random.h"
+#include "base/random.h"
 #include "replay/trace.h"
 
 namespace kvist::replay {
@@ -53,7 +53,7 @@ inline Trace random_trace(uint64_t seed, uint32_t requests, uint32_t max_blocks,
   for (uint32_t i = 0; i < requests; ++i) {
     std::vector<BlockId> chain;
     size_t at = 0;
-    const uint32_t length = 1 + random.below(max_depth);
+    const uint64_t length = 1 + random.below(max_depth);
     while (chain.size() < length) {
       bool branch = children[at].empty() || random.below(4) == 0;
       if (branch && children.size() > max_blocks && children[at].empty()) break;
@@ -62,11 +62,11 @@ inline Trace random_trace(uint64_t seed, uint32_t requests, uint32_t max_blocks,
         children.emplace_back();
         chain.push_back(children[at].back());
       } else {
-        chain.push_back(children[at][random.below(static_cast<uint32_t>(children[at].size()))]);
+        chain.push_back(children[at][random.below(children[at].size())]);
       }
       at = chain.back() + 1;
     }
-    now_ms += random.below(3);
+    now_ms += static_cast<int64_t>(random.below(3));
     append_request(trace, now_ms, chain);
   }
   return trace;

@@ -344,13 +344,13 @@ TEST(TraceMutations, NeverBreakTheLoader) {
   int accepted = 0;
   for (int round = 0; round < 30'000; ++round) {
     std::string bytes = seeds[random.below(3)];
-    for (uint32_t edits = 1 + random.below(4); edits > 0; --edits) {
-      size_t at = random.below(static_cast<uint32_t>(bytes.size()));
+    for (uint64_t edits = 1 + random.below(4); edits > 0; --edits) {
+      size_t at = random.below(bytes.size());
       switch (random.below(4)) {
         case 0: bytes[at] = static_cast<char>(random.next()); break;
         case 1: bytes.erase(at, 1 + random.below(8)); break;
         case 2: bytes.insert(at, 1, "0123456789[]{},:\"e-.\n"[random.below(21)]); break;
-        case 3: bytes.insert(at, bytes.substr(random.below(static_cast<uint32_t>(bytes.size())), random.below(40))); break;
+        case 3: bytes.insert(at, bytes.substr(random.below(bytes.size()), random.below(40))); break;
       }
       if (bytes.empty()) bytes = "x";
     }

@@ -37,7 +37,7 @@ TEST(Workload, LooksLikeTheConversationFormat) {
 
 // A seed names a workload: this one must not change, on any machine. (A change of the generator is a change of every
 // figure that was measured with it; then set the new value here, and say so where figures are kept.)
-TEST(Workload, IsTheSameOnEveryMachine) { EXPECT_EQ(fnv1a(written({.seed = 42, .sessions = 20})), 10958310099493348655u); }
+TEST(Workload, IsTheSameOnEveryMachine) { EXPECT_EQ(fnv1a(written({.seed = 42, .sessions = 20})), 3460142551814489315u); }
 
 TEST(Workload, FollowsItsSeed) {
   EXPECT_EQ(written({.seed = 1, .sessions = 3}), written({.seed = 1, .sessions = 3}));

@@ -1,15 +1,9 @@
-#include "replay/random.h"
+#include "replay/distributions.h"
 
 #include <bit>
 
 namespace kvist::replay {
 namespace {
-
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
 
 // floor(a * b / 2^64)
 uint64_t multiply_high(uint64_t a, uint64_t b) {
@@ -41,20 +35,13 @@ constexpr uint64_t kLn2 = 0xb17217f7d1cf79abu;  // ln(2) * 2^64
 
 }  // namespace
 
-uint64_t Random::next() {
-  state_ += 0x9e3779b97f4a7c15u;
-  return mix(state_);
-}
-
-uint32_t Random::below(uint32_t bound) { return static_cast<uint32_t>(((next() >> 32) * bound) >> 32); }
-
-uint64_t Random::exponential(uint64_t mean) {
+uint64_t exponential_of(uint64_t u, uint64_t mean) {
   // -ln(u) = -log2(u) * ln(2); units of 2^-32 fit in 38 bits, so the product with the mean is split at 32 bits.
-  uint64_t nats = multiply_high(negative_log2(next() | 1), kLn2);
+  uint64_t nats = multiply_high(negative_log2(u | 1), kLn2);
   return (nats >> 32) * mean + (nats & 0xffffffffu) * (mean >> 32) + (((nats & 0xffffffffu) * (mean & 0xffffffffu)) >> 32);
 }
 
-Random Random::split(uint64_t part) const { return Random(mix(state_ ^ mix(part + 0x9e3779b97f4a7c15u))); }
+uint64_t draw_exponential(Random& random, uint64_t mean) { return exponential_of(random.next(), mean); }
 
 uint64_t quantile(std::span<const QuantilePoint> points, uint32_t share) {
   size_t i = 1;
@@ -64,13 +51,8 @@ uint64_t quantile(std::span<const QuantilePoint> points, uint32_t share) {
   return low.value + (high.value - low.value) * (share - low.share) / (high.share - low.share);
 }
 
-double quantile_mean(std::span<const QuantilePoint> points) {
-  double sum = 0;
-  for (size_t i = 1; i < points.size(); ++i) {
-    double width = static_cast<double>(points[i].share - points[i - 1].share) / 65536.0;
-    sum += width * (static_cast<double>(points[i].value) + static_cast<double>(points[i - 1].value)) / 2;
-  }
-  return sum;
+uint64_t draw_quantile(Random& random, std::span<const QuantilePoint> points) {
+  return quantile(points, static_cast<uint32_t>(random.next() >> 48));
 }
 
 }  // namespace kvist::replay
