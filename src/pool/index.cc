@@ -7,6 +7,13 @@ namespace {
 
 void changed(Bucket& bucket) { bucket.version.fetch_add(1, std::memory_order_release); }
 
+bool empty(const Bucket& bucket) {
+  for (const auto& id : bucket.id) {
+    if (id.load(std::memory_order_relaxed) != kNoEntry) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 IndexWriter::IndexWriter(const ControlView& control) : control_(control) {}
@@ -75,28 +82,46 @@ bool IndexWriter::insert(const Digest& digest, uint16_t part, EntryId id) {
 void IndexWriter::erase(const Digest& digest, uint16_t part, EntryId id) {
   const IndexHash hash = index_hash(digest, part);
   Bucket& first = control_.bucket(hash);
-  Bucket* before = nullptr;
-  for (Bucket* bucket = &first; bucket != nullptr; before = bucket, bucket = control_.next(*bucket)) {
-    bool found = false, others = false;
-    for (auto& slot : bucket->id) {
-      if (slot.load(std::memory_order_relaxed) == id) {
-        slot.store(kNoEntry, std::memory_order_release);
-        found = true;
-      } else {
-        others |= slot.load(std::memory_order_relaxed) != kNoEntry;
-      }
+  for (Bucket* bucket = &first; bucket != nullptr; bucket = control_.next(*bucket)) {
+    for (int i = 0; i < Bucket::kSlots; ++i) {
+      if (bucket->id[i].load(std::memory_order_relaxed) != id) continue;
+      bucket->id[i].store(kNoEntry, std::memory_order_release);
+      close_hole(first, *bucket, i);
+      changed(first);
+      return;
     }
-    if (!found) continue;
-    if (before != nullptr && !others) {  // an empty overflow bucket goes back
-      before->overflow.store(bucket->overflow.load(std::memory_order_relaxed), std::memory_order_release);
-      bucket->overflow.store(free_head_, std::memory_order_relaxed);
-      free_head_ = 1 + static_cast<uint32_t>(bucket - control_.overflow);
-      --overflow_used_;
-    }
-    changed(first);
-    return;
   }
   assert(false && "the id to erase is not in the index");
+}
+
+// Moves an id from the chain's last bucket into a place that has become free in front of it, and gives that bucket back when
+// it is empty. Without this an overflow bucket would stay for as long as the longest-lived of its ids, however much room
+// there is before it: with blocks coming and going, a third of all buckets would have one at full load, where 11 % are full.
+//
+// A reader that misses the id in its new place, because it looked before it was there, and in its old one, because it looked
+// after it had gone, sees another version than it began with, and looks again.
+void IndexWriter::close_hole(Bucket& first, Bucket& hole, int at) {
+  Bucket* before = nullptr;
+  Bucket* last = &first;
+  for (Bucket* next = control_.next(first); next != nullptr; next = control_.next(*next)) {
+    before = last;
+    last = next;
+  }
+  if (before == nullptr) return;
+  for (int i = 0; i < Bucket::kSlots && last != &hole; ++i) {
+    const EntryId id = last->id[i].load(std::memory_order_relaxed);
+    if (id == kNoEntry) continue;
+    hole.tag[at].store(last->tag[i].load(std::memory_order_relaxed), std::memory_order_relaxed);
+    hole.id[at].store(id, std::memory_order_release);
+    changed(first);
+    last->id[i].store(kNoEntry, std::memory_order_release);
+    break;
+  }
+  if (!empty(*last)) return;
+  before->overflow.store(0, std::memory_order_release);
+  last->overflow.store(free_head_, std::memory_order_relaxed);
+  free_head_ = 1 + static_cast<uint32_t>(last - control_.overflow);
+  --overflow_used_;
 }
 
 }  // namespace kvist

@@ -1,9 +1,10 @@
 // pool/index.h: the writing side of the shared index: putting an entry's id into the bucket where readers look for it,
 // and taking it out. The reading side is Reader, in any process.
 //
-// An id stays where it was put until it is erased: no displacement, no backward shift, so that a reader that scans a
-// bucket misses at most what changes while it scans. Full buckets continue in overflow buckets, of which there is a fixed
-// number; when they are used up, insert() fails and the put is refused.
+// Full buckets continue in overflow buckets, of which there is a fixed number; when they are used up, insert() fails and the
+// put is refused. An id stays where it was put, except that erase() fills the hole that it leaves from the chain's last
+// bucket, so that overflow buckets go back as soon as there is room in front of them. A reader that scans meanwhile may miss
+// what moves, but not without seeing another version.
 //
 // Threads: one writer.
 #pragma once
@@ -47,10 +48,11 @@ class IndexWriter {
 
  private:
   Bucket* take_overflow();
+  void close_hole(Bucket& first, Bucket& hole, int at);
 
   ControlView control_;
-  uint32_t fresh_ = 0;       // overflow buckets below this were used at least once
-  uint32_t free_head_ = 0;   // 1 + index of a free one, linked by `overflow`; 0: none
+  uint32_t fresh_ = 0;      // overflow buckets below this were used at least once
+  uint32_t free_head_ = 0;  // 1 + index of a free one, linked by `overflow`; 0: none
   uint32_t overflow_used_ = 0;
 };
 
