@@ -96,13 +96,13 @@ inline __attribute__((always_inline)) void run_stripes(uint64_t* acc, size_t str
   for (size_t v = 0; v < kVectors; ++v) lanes[v].store(reinterpret_cast<uint8_t*>(acc) + v * Vector::kBytes);
 }
 
-uint64_t xxh3(const void* data, size_t size) { return XXH3_64bits(data, size); }
+inline uint64_t xxh3(const void* data, size_t size) { return XXH3_64bits(data, size); }
 
-void absorb_stripes(uint64_t* acc, size_t stripe, const uint8_t* src, size_t stripes) {
+inline void absorb_stripes(uint64_t* acc, size_t stripe, const uint8_t* src, size_t stripes) {
   run_stripes<Move::kNone>(acc, stripe, nullptr, src, stripes, 0);
 }
 
-void copy_stripes(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* src, size_t stripes, size_t size) {
+inline void copy_stripes(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* src, size_t stripes, size_t size) {
   run_stripes<Move::kCopy>(acc, stripe, dst, src, stripes, 0);
   const size_t done = stripes * kStripeBytes;
   if (done != size) std::memcpy(dst + done, src + done, size - done);
@@ -113,7 +113,7 @@ inline size_t to_line(const uint8_t* at) {
   return static_cast<size_t>(-reinterpret_cast<intptr_t>(at)) & (kStripeBytes - 1);
 }
 
-void stream(uint8_t* dst, const uint8_t* src, size_t size) {
+inline void stream(uint8_t* dst, const uint8_t* src, size_t size) {
   const size_t head = to_line(dst);
   if (size < head + kStripeBytes) {
     if (size != 0) std::memcpy(dst, src, size);
@@ -134,7 +134,7 @@ void stream(uint8_t* dst, const uint8_t* src, size_t size) {
   if (size != 0) std::memcpy(dst, src, size);
 }
 
-void stream_stripes(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* src, size_t stripes, size_t size) {
+inline void stream_stripes(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* src, size_t stripes, size_t size) {
   const size_t shift = to_line(dst);
   size_t done = 0;
   if (shift % Vector::kBytes == 0) {
@@ -151,10 +151,10 @@ void stream_stripes(uint64_t* acc, size_t stripe, uint8_t* dst, const uint8_t* s
   stream(dst + done, src + done, size - done);
 }
 
-void fence() { Vector::fence(); }
+inline void fence() { Vector::fence(); }
 
 // See pattern_word() in random.cc, which defines the values and does what is left over here.
-void pattern_words(uint64_t base, size_t first, uint8_t* out, size_t words) {
+inline void pattern_words(uint64_t base, size_t first, uint8_t* out, size_t words) {
   constexpr size_t kLanes = Vector::kBytes / 8;
   uint64_t start[kLanes];
   for (size_t i = 0; i < kLanes; ++i) start[i] = base + (first + i) * kPatternStep;
