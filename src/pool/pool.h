@@ -386,6 +386,7 @@ class Pool {
   std::vector<HeldSlot> held_;
   std::vector<uint64_t> quarantined_;           // offsets, oldest first
   std::vector<uint64_t> pinned_filter_;         // a bit for a hash of each entry that was pinned at the last scan
+  std::vector<uint32_t> pinned_words_;          // of the filter: those that are not zero
   std::vector<uint32_t> demand_;                // by class: tick of the last grant
   uint32_t draining_ = kNoExtent;
   bool memory_ended_ = false;

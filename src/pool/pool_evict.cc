@@ -63,9 +63,12 @@ void Pool::settle_victims() {
   constexpr uint32_t kBits = 1024;
   std::array<uint64_t, kBits / 64> maybe{};
   for (const Victim& victim : victims_) maybe[pin_filter_bit(victim.id) % kBits / 64] |= uint64_t{1} << (pin_filter_bit(victim.id) % 64);
-  std::fill(pinned_filter_.begin(), pinned_filter_.end(), 0);
+  // Most pools have few pins, and small ones evict one block at a time: only what was set is cleared.
+  for (const uint32_t word : pinned_words_) pinned_filter_[word] = 0;
+  pinned_words_.clear();
   for_each_pin([&](Session&, uint64_t pin) {
     const uint32_t filter_bit = pin_filter_bit(pin_entry(pin));
+    if (pinned_filter_[filter_bit / 64] == 0) pinned_words_.push_back(filter_bit / 64);
     pinned_filter_[filter_bit / 64] |= uint64_t{1} << (filter_bit % 64);
     if ((maybe[filter_bit % kBits / 64] >> (filter_bit % 64) & 1) == 0) return;
     for (Victim& victim : victims_) {
