@@ -118,8 +118,10 @@ TEST(PublicTracesSlow, AgentSessionsThroughThePool) {
           "%4.0f/min %3.0f %%: pool %.3f plain lru %.3f (study %.3f)  clairvoyant %.3f, pinned for 2 s %.3f (study %.3f)\n",
           row.per_minute, percents[i], pool, plain, row.lru[i], bound, bound_with_pins, row.clairvoyant[i]);
       EXPECT_NEAR(pool, plain, .003);
-      if (row.lru[i] != kNotKnown) EXPECT_NEAR(pool, row.lru[i], .035);
-      if (row.lru[i] != kNotKnown) EXPECT_NEAR(bound, row.clairvoyant[i], .03);
+      if (row.lru[i] != kNotKnown) {
+        EXPECT_NEAR(pool, row.lru[i], .035);
+        EXPECT_NEAR(bound, row.clairvoyant[i], .03);
+      }
       EXPECT_LE(bound_with_pins, bound);
       EXPECT_LE(pool, bound);
     }
