@@ -121,6 +121,14 @@ bool Domain::accepts(std::string_view token) const {
   return difference == 0;
 }
 
+SessionLimits Domain::limits(const SessionLimits& asked) const {
+  constexpr uint64_t kShare = 4;
+  SessionLimits limits = asked;
+  limits.granted_bytes = std::min(asked.granted_bytes, std::max(memory_->arena_bytes() / kShare, pool_->extent_bytes()));
+  limits.granted_slots = std::min(asked.granted_slots, std::max(memory_->config().max_entries / uint32_t{kShare}, 1u));
+  return limits;
+}
+
 Status check_memory_room(const NodeOptions& node) {
   Need all = need_of(node.pool, node);
   for (const DomainOptions& tenant : node.tenants) {

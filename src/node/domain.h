@@ -35,6 +35,9 @@ class Domain {
   PoolMemory& memory() { return *memory_; }
   const PoolMemory& memory() const { return *memory_; }
 
+  // What one session may hold: as the options say, but never so much that a few sessions hold the whole pool empty.
+  SessionLimits limits(const SessionLimits& asked) const;
+
   // What a session gets, in the order of wire::Welcome.
   int control_fd() const { return control_fd_.get(); }
   int touch_fd() const { return memory_->touch_memory().fd(); }

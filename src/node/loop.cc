@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr uint64_t kTickNs = 1000 * kNsPerMs;
-constexpr uint64_t kScanEveryNs = 20 * kNsPerMs;  // pins are counted for reports no more often
+constexpr uint64_t kScanShare = 50;  // counting pins for reports takes at most one part in so many of the loop's time
 
 uint32_t usable_cpus() {
   cpu_set_t set;
@@ -179,9 +179,13 @@ void Node::Loop::note_readiness() {
 
 std::string Node::Loop::report(Report what, const Domain* only) {
   read_clock();
-  if (now_ns_ - last_scan_ns_ >= kScanEveryNs || last_scan_ns_ == 0) {
-    last_scan_ns_ = now_ns_;
+  // What ended sessions had pinned must not be shown any more, whenever that was last counted.
+  if (now_ns_ >= next_scan_ns_ || sessions_->ended() != ended_at_scan_) {
     for (const auto& domain : domains_) domain->pool().scan_pins();
+    const uint64_t begun = now_ns_;
+    read_clock();
+    next_scan_ns_ = now_ns_ + (now_ns_ - begun) * kScanShare;
+    ended_at_scan_ = sessions_->ended();
   }
   const ReportSource source{.options = options_,
                             .domains = domains_,

@@ -87,7 +87,8 @@ class Node::Loop {
   bool more_to_do_ = false;  // a pool has
   uint64_t next_tick_ns_ = 0;
   uint64_t last_request_ns_ = 0;
-  uint64_t last_scan_ns_ = 0;
+  uint64_t next_scan_ns_ = 0;  // of pins, for reports
+  uint64_t ended_at_scan_ = 0;
   uint32_t cpus_ = 1;  // that this process may use
 
   // Last, so that they end first: their threads use what is above.

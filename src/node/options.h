@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "node/peer.h"
 #include "pool/pool.h"
 
 namespace kvist {
@@ -53,6 +54,9 @@ struct NodeOptions {
 
   // After a request the node polls for the next one so long before it sleeps; only while it has a CPU to itself.
   std::chrono::microseconds spin{50};
+
+  // How clients' deaths are noticed; kNumber: as on kernels before 6.5.
+  PidfdSource pidfd_source = PidfdSource::kSocket;
 
   // Readable: stop, as request_stop() does. For a signalfd. Not closed. -1: none.
   int stop_fd = -1;

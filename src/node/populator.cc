@@ -5,32 +5,28 @@
 #include <utility>
 
 #include "base/units.h"
-#include "memory/shared_memory.h"
 
 namespace kvist {
-namespace {
 
-Status populate(const Populator::Pool& pool, uint32_t extent) {
+Populator::Populator(std::vector<Pool> pools, Report report, std::function<MemoryRoom()> room)
+    : pools_(std::move(pools)), report_(std::move(report)), room_(std::move(room)), thread_([this] { run(); }) {}
+
+Populator::~Populator() {
+  stop_.store(true, std::memory_order_relaxed);
+  thread_.join();
+}
+
+Status Populator::populate(const Pool& pool, uint32_t extent) const {
   // Huge pages were set aside before and are not part of what is available.
   if (pool.memory->config().pages == Pages::kNormal) {
-    const MemoryRoom room = memory_room();
-    if (room.bytes < pool.extent_bytes + Populator::kReserve) {
+    const MemoryRoom room = room_();
+    if (room.bytes < pool.extent_bytes + kReserve) {
       return resource_exhausted(room.limited_by + " leaves " + format_size_short(static_cast<double>(room.bytes)) +
                                 ", too little for another extent of " + format_size(pool.extent_bytes) +
                                 "; the pool goes on with what it has");
     }
   }
   return pool.memory->populate_extent(extent);
-}
-
-}  // namespace
-
-Populator::Populator(std::vector<Pool> pools, Report report)
-    : pools_(std::move(pools)), report_(std::move(report)), thread_([this] { run(); }) {}
-
-Populator::~Populator() {
-  stop_.store(true, std::memory_order_relaxed);
-  thread_.join();
 }
 
 void Populator::run() {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kvist/status.h"
+#include "memory/shared_memory.h"
 #include "pool/pool_memory.h"
 
 namespace kvist {
@@ -31,7 +32,8 @@ class Populator {
   // Left for everybody else: an extent is allocated only if more than this remains.
   static constexpr uint64_t kReserve = uint64_t{32} << 20;
 
-  Populator(std::vector<Pool> pools, Report report);
+  // `room`: how much memory there still is; asked before each extent.
+  Populator(std::vector<Pool> pools, Report report, std::function<MemoryRoom()> room = memory_room);
   // Stops after the extent under way (about 20 ms).
   ~Populator();
   Populator(const Populator&) = delete;
@@ -39,9 +41,11 @@ class Populator {
 
  private:
   void run();
+  Status populate(const Pool& pool, uint32_t extent) const;
 
   std::vector<Pool> pools_;
   Report report_;
+  std::function<MemoryRoom()> room_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -246,7 +246,7 @@ Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now 
   }
   if (Status s = check_room(session, refused); !s.ok()) return s;
   StatusOr<FileDescriptor> pidfd =
-      open_pidfd(session.socket.get(), session.peer, fixed.pid, fixed.start_time, pidfd_source_);
+      open_pidfd(session.socket.get(), session.peer, fixed.pid, fixed.start_time, options_.pidfd_source);
   if (!pidfd.ok()) {
     *refused = Ended::kCredentials;
     return pidfd.status();
@@ -256,8 +256,8 @@ Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now 
   if (!cookie.ok()) return cookie.status();
   if (Status s = make_pins(session, fixed.pins_wanted); !s.ok()) return s;
   if (Status s = poller_.add(pidfd->get(), EPOLLIN, Watched::kSessionProcess, session.id); !s.ok()) return s;
-  if (Status s = (*domain)->pool().add_session(session.id, options_.limits, session.table(), session.pin_capacity); !s.ok())
-    return s;
+  const SessionLimits limits = (*domain)->limits(options_.limits);
+  if (Status s = (*domain)->pool().add_session(session.id, limits, session.table(), session.pin_capacity); !s.ok()) return s;
   session.domain = domain->get();
   session.pidfd = *std::move(pidfd);
   session.cookie = *cookie;
@@ -302,9 +302,10 @@ bool Sessions::send_welcome(Session& session, uint32_t request) {
   welcome.arena_bytes = memory.arena_bytes();
   welcome.pins_bytes = session.pins.size();
   welcome.extent_bytes = domain.pool().extent_bytes();
-  welcome.granted_bytes_limit = options_.limits.granted_bytes;
-  welcome.granted_slots_limit = options_.limits.granted_slots;
-  welcome.pinned_bytes_limit = options_.limits.pinned_bytes;
+  const SessionLimits limits = domain.limits(options_.limits);
+  welcome.granted_bytes_limit = limits.granted_bytes;
+  welcome.granted_slots_limit = limits.granted_slots;
+  welcome.pinned_bytes_limit = limits.pinned_bytes;
   welcome.pin_capacity = session.pin_capacity;
   answer_.start(answer_type(wire::MessageType::kHello), request);
   answer_.add(welcome);
@@ -395,6 +396,7 @@ bool Sessions::end(Session& session, Ended reason) {
   if (session.state == Session::State::kGreeting) {
     --greeting_;
   } else {
+    ++ended_;
     poller_.remove(session.pidfd.get());
     session.domain->pool().release_session(session.id);
     const PinTable& table = *session.table();

@@ -55,6 +55,8 @@ class Sessions {
   // A number for a session of the node's own.
   SessionId next_id() { return next_id_++; }
 
+  // How many sessions have ended so far.
+  uint64_t ended() const { return ended_; }
   // How many sessions sent requests in this window or the one before.
   uint32_t active(Now now) const;
   // Visits all. fn(const Session&).
@@ -62,9 +64,6 @@ class Sessions {
   void for_each(Fn&& fn) const {
     for (const auto& [id, session] : sessions_) fn(*session);
   }
-
-  // Makes the node behave as on a kernel without SO_PEERPIDFD.
-  void set_pidfd_source(PidfdSource source) { pidfd_source_ = source; }
 
  private:
   bool read_requests(Session& session, Now now);
@@ -93,11 +92,11 @@ class Sessions {
   NodeCounters& counters_;
   Logger& log_;
   Requests requests_;
-  PidfdSource pidfd_source_ = PidfdSource::kSocket;
 
   std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
   SessionId next_id_ = 1;
   uint32_t greeting_ = 0;
+  uint64_t ended_ = 0;
 
   std::vector<std::byte> packet_;  // what recv() fills
   wire::Builder answer_;

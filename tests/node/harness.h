@@ -60,6 +60,16 @@ inline bool eventually(const std::function<bool()>& holds,
   return true;
 }
 
+// A node's report over a connection that takes leave.
+inline Json report_of(const std::string& socket, uint32_t what = 0) {
+  RawClient client(socket);
+  const std::optional<Answer> answer = client.hello({.name = "reporter"});
+  if (!answer || answer->code() != StatusCode::kOk) return {};
+  Json json = Json::parse(client.report(what), nullptr, false);
+  client.bye();
+  return json;
+}
+
 inline NodeOptions small_node(const std::string& socket) {
   NodeOptions options;
   options.socket = socket;
@@ -100,14 +110,7 @@ class ThreadNode {
   }
 
   // A report as a client of the default domain gets it. Its own session is in there.
-  Json report(uint32_t what = 0, const HelloFields& fields = {.name = "reporter"}) {
-    RawClient client(socket());
-    const std::optional<Answer> answer = client.hello(fields);
-    if (!answer || answer->code() != StatusCode::kOk) return {};
-    Json json = Json::parse(client.report(what), nullptr, false);
-    client.bye();
-    return json;
-  }
+  Json report(uint32_t what = 0) { return report_of(socket(), what); }
 
  private:
   Folder own_folder_;
@@ -121,6 +124,123 @@ class ThreadNode {
   Status status_;
   std::unique_ptr<Node> node_;
   std::thread thread_;
+};
+
+// `kvist node` as users run it. Killed with its test.
+class ProcessNode {
+ public:
+  // `environment`: NAME=VALUE. Waits for the start-up line or the end of the process.
+  explicit ProcessNode(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {}) {
+    int out[2], err[2];
+    if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) return;
+    std::vector<std::string> words = {KVIST_BINARY, "node"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::dup2(out[1], STDOUT_FILENO);
+      ::dup2(err[1], STDERR_FILENO);
+      for (const std::string& variable : environment) ::putenv(const_cast<char*>(variable.c_str()));
+      std::vector<char*> argv;
+      for (std::string& word : words) argv.push_back(word.data());
+      argv.push_back(nullptr);
+      ::execv(argv[0], argv.data());
+      ::_exit(127);
+    }
+    ::close(out[1]);
+    ::close(err[1]);
+    out_.reset(out[0]);
+    err_.reset(err[0]);
+    line_ = read_until(out_.get(), '\n');
+  }
+  ~ProcessNode() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      wait();
+    }
+  }
+  ProcessNode(const ProcessNode&) = delete;
+  ProcessNode& operator=(const ProcessNode&) = delete;
+
+  pid_t pid() const { return pid_; }
+  const std::string& line() const { return line_; }  // empty: it did not start
+  std::string admin() const {
+    const size_t at = line_.find("admin=");
+    return at == std::string::npos ? "" : line_.substr(at + 6, line_.find(' ', at) - at - 6);
+  }
+  void signal(int number) const { ::kill(pid_, number); }
+  // The wait status.
+  int wait() {
+    int status = 0;
+    if (pid_ > 0) ::waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return status;
+  }
+  // All of standard error; after wait().
+  std::string errors() { return read_until(err_.get(), -1); }
+
+ private:
+  // Up to `end` or the end of the stream.
+  static std::string read_until(int fd, int end) {
+    std::string text;
+    char c;
+    pollfd poll = {fd, POLLIN, 0};
+    while (::poll(&poll, 1, kWaitSeconds * 1000) > 0 && ::read(fd, &c, 1) == 1) {
+      if (c == end) break;
+      text += c;
+    }
+    return text;
+  }
+
+  pid_t pid_ = -1;
+  FileDescriptor out_, err_;
+  std::string line_;
+};
+
+// A child process that runs `body`, which calls its argument once it is where the test wants it, and then waits to be
+// killed. To be made while the test has no other threads.
+class Child {
+ public:
+  // Tells the test that the child is ready; false: it is not, and says why on standard error.
+  using Ready = std::function<void(bool)>;
+
+  explicit Child(const std::function<void(const Ready&)>& body) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return;
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      body([&](bool good) {
+        const char byte = good ? 'y' : 'n';
+        [[maybe_unused]] const ssize_t written = ::write(ends[1], &byte, 1);
+      });
+      while (true) ::pause();
+    }
+    ::close(ends[1]);
+    said_.reset(ends[0]);
+  }
+  ~Child() { kill(); }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  // Waits for the child to say that it is ready.
+  bool ready() {
+    pollfd poll = {said_.get(), POLLIN, 0};
+    char byte = 'n';
+    return ::poll(&poll, 1, kWaitSeconds * 1000) > 0 && ::read(said_.get(), &byte, 1) == 1 && byte == 'y';
+  }
+  pid_t pid() const { return pid_; }
+  void signal(int number) const { ::kill(pid_, number); }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  FileDescriptor said_;
 };
 
 }  // namespace kvist::test

@@ -66,6 +66,18 @@ TEST(NodeProtocol, WelcomeDescribesTheMemory) {
   EXPECT_EQ(client.welcome.max_in_flight, wire::kMaxInFlight);
 }
 
+TEST(NodeProtocol, OneClientCannotReserveTheWholePool) {
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  RawClient greedy(node.socket()), other(node.socket());
+  ASSERT_TRUE(greedy.join() && other.join());
+  EXPECT_EQ(greedy.welcome.granted_bytes_limit, uint64_t{8} << 20);
+  GrantStop stop = GrantStop::kNone;
+  EXPECT_EQ(greedy.reserve(1 << 20, 100, &stop).size(), 8u);
+  EXPECT_EQ(stop, GrantStop::kOverQuota);
+  EXPECT_EQ(other.reserve(1 << 20, 8).size(), 8u);
+}
+
 TEST(NodeProtocol, PinTablesAreBounded) {
   ThreadNode node([](NodeOptions& o) { o.most_pins = 4096; });
   ASSERT_TRUE(node.ok()) << node.status().to_string();
@@ -177,6 +189,7 @@ TEST(NodeProtocol, EveryRequestIsAnswered) {
 TEST(NodeProtocol, CommitRefillsInTheSameAnswer) {
   ThreadNode node;
   ASSERT_TRUE(node.ok()) << node.status().to_string();
+  ASSERT_TRUE(eventually([&] { return node.report()["ready_bytes"] == node.report()["capacity_bytes"]; }));
   RawClient client(node.socket());
   ASSERT_TRUE(client.join());
   ASSERT_TRUE(client.open());

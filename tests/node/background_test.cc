@@ -1,0 +1,306 @@
+// The threads beside the loop: populator, scrubber, mailbox, admin HTTP.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "node/admin.h"
+#include "node/counters.h"
+#include "node/harness.h"
+#include "node/mailbox.h"
+#include "node/populator.h"
+#include "node/scrubber.h"
+
+namespace kvist::test {
+namespace {
+
+constexpr Digest digest_of(uint64_t n) { return {n * 0x9e3779b97f4a7c15ull + 1, n + 1}; }
+
+// ---- populator ----------------------------------------------------------------------------------------------------
+
+std::unique_ptr<PoolMemory> memory_of(uint64_t mebibytes) {
+  PoolConfig config;
+  config.capacity_bytes = mebibytes << 20;
+  config.max_blocks = 1024;
+  StatusOr<std::unique_ptr<PoolMemory>> memory = PoolMemory::create(memory_for(config));
+  EXPECT_TRUE(memory.ok()) << memory.status().to_string();
+  return *std::move(memory);
+}
+
+Populator::Pool pool_of(PoolMemory& memory) {
+  const uint64_t extent_bytes = memory.config().extent_bytes;
+  return {&memory, static_cast<uint32_t>(memory.arena_bytes() / extent_bytes), extent_bytes};
+}
+
+struct Reported {
+  std::mutex mutex;
+  std::vector<std::pair<size_t, uint32_t>> good;
+  std::vector<std::pair<size_t, Status>> bad;
+
+  Populator::Report sink() {
+    return [this](size_t pool, uint32_t extent, const Status& status) {
+      const std::lock_guard lock(mutex);
+      if (status.ok()) {
+        good.emplace_back(pool, extent);
+      } else {
+        bad.emplace_back(pool, status);
+      }
+    };
+  }
+  size_t count() {
+    const std::lock_guard lock(mutex);
+    return good.size() + bad.size();
+  }
+};
+
+TEST(Populator, ServesPoolsInTurn) {
+  auto large = memory_of(32), small = memory_of(16);
+  Reported reported;
+  {
+    Populator populator({pool_of(*large), pool_of(*small)}, reported.sink());
+    ASSERT_TRUE(eventually([&] { return reported.count() == pool_of(*large).extents + pool_of(*small).extents; }));
+  }
+  EXPECT_TRUE(reported.bad.empty());
+  // Each has its first extent before either has its second.
+  EXPECT_EQ(reported.good[0], (std::pair<size_t, uint32_t>(0, 0)));
+  EXPECT_EQ(reported.good[1], (std::pair<size_t, uint32_t>(1, 0)));
+}
+
+TEST(Populator, StopsAPoolForWhichThereIsNoMemory) {
+  auto memory = memory_of(32);
+  const uint64_t extent_bytes = pool_of(*memory).extent_bytes;
+  Reported reported;
+  std::atomic<uint64_t> left{Populator::kReserve + 3 * extent_bytes};
+  {
+    Populator populator({pool_of(*memory)}, reported.sink(), [&] {
+      const uint64_t bytes = left.load();
+      left.store(bytes - extent_bytes);
+      return MemoryRoom{bytes, "a cgroup"};
+    });
+    ASSERT_TRUE(eventually([&] {
+      const std::lock_guard lock(reported.mutex);
+      return !reported.bad.empty();
+    }));
+  }
+  EXPECT_EQ(reported.good.size(), 3u);
+  ASSERT_EQ(reported.bad.size(), 1u);
+  EXPECT_EQ(reported.bad[0].second.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(reported.bad[0].second.message()).find("a cgroup"), std::string::npos);
+}
+
+TEST(Populator, EndsAtOnceWhenItIsDestroyed) {
+  auto memory = memory_of(64);
+  Reported reported;
+  { Populator populator({pool_of(*memory)}, reported.sink()); }
+  EXPECT_LE(reported.count(), pool_of(*memory).extents);
+}
+
+TEST(Populator, ANodeIsReadyBeforeAllIsPopulated) {
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  EXPECT_TRUE(eventually([&] { return node.node().ready(); }));
+  EXPECT_TRUE(eventually([&] { return node.report()["ready_bytes"] == uint64_t{32} << 20; }));
+}
+
+// ---- scrubber -----------------------------------------------------------------------------------------------------
+
+TEST(Scrubber, FindsAByteThatChanged) {
+  ThreadNode node([](NodeOptions& o) {
+    o.scrub_bytes_per_second = uint64_t{4} << 30;
+    o.scrub_pause = std::chrono::milliseconds(0);
+  });
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  RawClient client(node.socket());
+  ASSERT_TRUE(client.join() && client.open());
+  for (uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(client.put(digest_of(i), 30000)) << i;
+  BlockView view;
+  ASSERT_EQ(client.reader.find_and_pin(client.space, digest_of(7), 0, client.pin_word(0), &view), PinResult::kPinned);
+  const auto offset = static_cast<size_t>(view.data - client.arena());
+  client.unpin();
+  EXPECT_EQ(node.report()["pools"][0]["bad_blocks"], 0);
+  client.arena()[offset + 12345] ^= std::byte{1};
+  EXPECT_TRUE(eventually([&] { return node.report()["pools"][0]["bad_blocks"] == 1; })) << node.report().dump(1);
+  EXPECT_FALSE(client.read_right(digest_of(7))) << "a bad block reads as a miss";
+  for (uint64_t i = 0; i < 20; ++i) {
+    if (i == 7) continue;
+    EXPECT_TRUE(client.read_right(digest_of(i))) << i;
+    client.unpin();
+  }
+  const Json report = node.report();
+  EXPECT_EQ(report["quarantined"], 1);
+  EXPECT_EQ(report["pinned"], 0) << "the scrubber's own pin is not shown";
+  EXPECT_GE(report["node"]["scrubbed_blocks"], 20);
+  EXPECT_NE(node.log().find("scrubber"), std::string::npos);
+}
+
+TEST(Scrubber, StopsWhileItRests) {
+  PrivatePins pins(1);
+  EXPECT_EQ(pins.table()->capacity, 1u);
+  auto memory = memory_of(16);
+  Scrubber scrubber({{Reader(memory->control(), nullptr, memory->arena(), memory->arena_bytes()), pins.table()}},
+                    {.bytes_per_second = 1, .pause_ms = 1'000'000}, [](size_t, EntryId, uint32_t) {});
+  // At a byte a second a round would take a day.
+}
+
+// ---- mailbox ------------------------------------------------------------------------------------------------------
+
+TEST(Mailbox, RunsPostsInOrderAndNoneAfterItIsClosed) {
+  Mailbox mailbox;
+  ASSERT_TRUE(mailbox.open().ok());
+  std::vector<int> ran;
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(mailbox.post([&ran, i] { ran.push_back(i); }));
+  pollfd poll = {mailbox.fd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&poll, 1, 0), 1);
+  mailbox.run();
+  EXPECT_EQ(ran, (std::vector<int>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(::poll(&poll, 1, 0), 0);
+  EXPECT_TRUE(mailbox.post([&] { ran.push_back(5); }));
+  mailbox.close();
+  EXPECT_FALSE(mailbox.post([&] { ran.push_back(6); }));
+  mailbox.run();
+  EXPECT_EQ(ran.back(), 5);
+}
+
+// ---- admin HTTP ---------------------------------------------------------------------------------------------------
+
+FileDescriptor connect_http(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  sockaddr_in where = {};
+  where.sin_family = AF_INET;
+  where.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
+  ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &where.sin_addr);
+  FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval limit = {kWaitSeconds, 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)) != 0) return {};
+  return fd;
+}
+
+struct HttpAnswer {
+  int status = 0;
+  std::string body;
+};
+
+HttpAnswer http(const std::string& address, const std::string& request) {
+  const FileDescriptor fd = connect_http(address);
+  if (!fd.valid()) return {};
+  ::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL);
+  std::string text;
+  char buffer[4096];
+  ssize_t size;
+  while ((size = ::recv(fd.get(), buffer, sizeof(buffer), 0)) > 0) text.append(buffer, static_cast<size_t>(size));
+  HttpAnswer answer;
+  if (text.rfind("HTTP/1.1 ", 0) == 0) answer.status = std::stoi(text.substr(9));
+  const size_t body = text.find("\r\n\r\n");
+  if (body != std::string::npos) answer.body = text.substr(body + 4);
+  return answer;
+}
+
+HttpAnswer http_get(const std::string& address, const std::string& path) {
+  return http(address, "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+}
+
+TEST(AdminHttp, AnswersWhatOrchestratorsAsk) {
+  ThreadNode node([](NodeOptions& o) { o.version = "9.8.7"; });
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  const std::string address = node.node().admin_address();
+  ASSERT_EQ(address.rfind("127.0.0.1:", 0), 0u) << address;
+  EXPECT_EQ(http_get(address, "/healthz").status, 200);
+  EXPECT_TRUE(eventually([&] { return http_get(address, "/readyz").status == 200; }));
+  EXPECT_EQ(Json::parse(http_get(address, "/version").body)["version"], "9.8.7");
+  RawClient client(node.socket());
+  ASSERT_TRUE(client.join({.name = "somebody"}) && client.open("a space"));
+  const Json stat = Json::parse(http_get(address, "/stat").body);
+  EXPECT_EQ(stat["clients"], 1);
+  EXPECT_EQ(stat["capacity_bytes"], uint64_t{32} << 20);
+  for (const char* key : {"used_bytes", "free_bytes", "blocks", "free_blocks", "pinned", "reserved", "quarantined",
+                          "evicted_total", "hit_rate"}) {
+    EXPECT_TRUE(stat.contains(key)) << key;
+  }
+  EXPECT_EQ(Json::parse(http_get(address, "/clients").body)["clients"][0]["name"], "somebody");
+  EXPECT_EQ(Json::parse(http_get(address, "/spaces").body)["namespaces"][0]["alias"], "a space");
+  EXPECT_EQ(http_get(address, "/nothing").status, 404);
+  EXPECT_EQ(http(address, "DELETE /stat HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").status, 404);
+}
+
+TEST(AdminHttp, BoundsWhatItReads) {
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  const std::string address = node.node().admin_address();
+  EXPECT_GE(http_get(address, "/" + std::string(100000, 'x')).status, 400);
+  EXPECT_NE(http(address, "POST /stat HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\nConnection: close\r\n\r\n").status,
+            200);
+  http(address, "nonsense\r\n\r\n");
+  EXPECT_EQ(http_get(address, "/healthz").status, 200);
+}
+
+TEST(AdminHttp, SilentConnectionsPass) {
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  std::vector<FileDescriptor> silent;
+  for (int i = 0; i < 8; ++i) silent.push_back(connect_http(node.node().admin_address()));
+  EXPECT_EQ(http_get(node.node().admin_address(), "/healthz").status, 200);
+}
+
+TEST(AdminHttp, APortThatIsTakenIsRefused) {
+  ThreadNode first;
+  ASSERT_TRUE(first.ok()) << first.status().to_string();
+  ThreadNode second([&](NodeOptions& o) { o.admin = first.node().admin_address(); });
+  EXPECT_FALSE(second.ok());
+  EXPECT_EQ(second.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(std::string(second.status().message()).find("--admin"), std::string::npos);
+  ThreadNode none([](NodeOptions& o) { o.admin = ""; });
+  ASSERT_TRUE(none.ok());
+  EXPECT_TRUE(none.node().admin_address().empty());
+}
+
+// A loop that does not answer is not alive, and nobody waits for it longer than AdminServer::kPatience.
+TEST(AdminHttpSlow, ALoopThatDoesNotRunIsNotAlive) {
+  Folder folder;
+  RealClock clock;
+  Logger log(LogLevel::kError, clock, [](std::string_view) {});
+  StatusOr<std::unique_ptr<Node>> node = Node::start(small_node(folder.file("s")), log);
+  ASSERT_TRUE(node.ok());
+  EXPECT_EQ(http_get((*node)->admin_address(), "/healthz").status, 503);
+  EXPECT_EQ(http_get((*node)->admin_address(), "/readyz").status, 503);
+  EXPECT_EQ(http_get((*node)->admin_address(), "/stat").status, 503);
+}
+
+// ---- counters, options --------------------------------------------------------------------------------------------
+
+TEST(NodeCounters, EachReasonHasItsName) {
+  std::set<std::string_view> names;
+  for (size_t i = 0; i < kEndedReasons; ++i) names.insert(ended_name(static_cast<Ended>(i)));
+  EXPECT_EQ(names.size(), kEndedReasons);
+  EXPECT_FALSE(names.contains(""));
+  for (size_t i = 1; i < kRequestTypes; ++i) EXPECT_FALSE(request_name(i).empty()) << i;
+}
+
+TEST(NodeOptions, TablesFollowTheDeclaredBlockSize) {
+  NodeOptions node;
+  DomainOptions domain{.name = "", .memory_bytes = uint64_t{8} << 30, .max_blocks = 0, .block_bytes = 1 << 20, .token = ""};
+  EXPECT_EQ(pool_config(domain, node).max_blocks, 16384u);  // the least
+  domain.block_bytes = 4096;
+  EXPECT_EQ(pool_config(domain, node).max_blocks, (2u << 20) * 5 / 4);
+  domain.max_blocks = 77777;
+  EXPECT_EQ(pool_config(domain, node).max_blocks, 77777u);
+}
+
+TEST(NodeOptions, TheTokenIsAFilesFirstLine) {
+  Folder folder;
+  std::ofstream(folder.file("a")) << "secret\nrest\n";
+  std::ofstream(folder.file("b")) << "secret\r\n";
+  std::ofstream(folder.file("empty")) << "\nsecret\n";
+  StatusOr<std::string> a = read_token_file(folder.file("a")), b = read_token_file(folder.file("b"));
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(*a, "secret");
+  EXPECT_EQ(*b, "secret");
+  EXPECT_EQ(read_token_file(folder.file("empty")).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(read_token_file(folder.file("none")).status().code(), StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace kvist::test
