@@ -51,6 +51,8 @@ std::span<const Verb* const> all_verbs();
 
 extern const Verb kDoctorVerb;
 extern const Verb kNodeVerb;
+extern const Verb kReplayVerb;
 extern const Verb kVersionVerb;
+extern const Verb kWorkloadVerb;
 
 }  // namespace kvist::cli

@@ -7,9 +7,7 @@ namespace kvist::cli {
 
 std::span<const Verb* const> all_verbs() {
   static constexpr std::array kVerbs = {
-      &kNodeVerb,
-      &kDoctorVerb,
-      &kVersionVerb,
+      &kNodeVerb, &kReplayVerb, &kWorkloadVerb, &kDoctorVerb, &kVersionVerb,
   };
   return kVerbs;
 }

@@ -113,11 +113,13 @@ Status Replayer::start() {
 }
 
 IndexReplay Replayer::run() {
+  result_.runs.reserve(trace_.requests.size());
   const auto begin = std::chrono::steady_clock::now();
   for (const Request& request : trace_.requests) {
     pool_->set_time(static_cast<uint64_t>(request.time_ms));
     end_service(request.time_ms);
     const uint32_t run = serve(request);
+    result_.runs.push_back(run);
     result_.hits.blocks += request.block_count;
     result_.hits.hit_blocks += run;
     result_.hits.hit_tokens += std::min<uint64_t>(uint64_t{run} * trace_.block_tokens, request.input_tokens);
@@ -127,7 +129,7 @@ IndexReplay Replayer::run() {
   const PoolStats stats = pool_->stats();
   result_.evicted_blocks = stats.evicted;
   result_.resident_blocks = stats.live_blocks;
-  return result_;
+  return std::move(result_);
 }
 
 uint32_t Replayer::serve(const Request& request) {

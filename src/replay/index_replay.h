@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kvist/status.h"
 #include "replay/bounds.h"
@@ -31,6 +32,7 @@ struct IndexReplayOptions {
 
 struct IndexReplay {
   HitCount hits;
+  std::vector<uint32_t> runs;  // hit blocks of each request
   uint64_t stored_blocks = 0;
   uint64_t refused_blocks = 0;  // for which no room could be made
   uint64_t evicted_blocks = 0;

@@ -24,6 +24,7 @@ TEST(IndexReplay, CountsLeadingResidentRuns) {
   EXPECT_EQ(result.hits.blocks, 12u);
   EXPECT_EQ(result.hits.hit_blocks, 7u);
   EXPECT_EQ(result.hits.hit_tokens, 7u * 512);
+  EXPECT_EQ(result.runs, (std::vector<uint32_t>{0, 3, 2, 2}));
   EXPECT_EQ(result.stored_blocks, 5u);
   EXPECT_EQ(result.evicted_blocks, 2u);
   EXPECT_EQ(result.resident_blocks, 3u);

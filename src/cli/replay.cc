@@ -1,0 +1,58 @@
+// kvist replay: a trace as its cache saw it. This file is the command line; the ways of replaying have a file each.
+#include <memory>
+
+#include "cli/replay_arguments.h"
+#include "cli/verb.h"
+
+namespace kvist::cli {
+namespace {
+
+constexpr const char* kDetails =
+    "With --index-only the trace goes through the pool's index, retention and pins without any bytes, as fast\n"
+    "as it can, under the trace's own clock. A hit is a block of a request's leading resident run: what stands\n"
+    "behind the first missing block is useless. Beside the hit rate stand two bounds: an infinite cache, and a\n"
+    "clairvoyant one of the same capacity, which gives up what is needed last and takes in nothing that returns\n"
+    "later than all it would displace.\n"
+    "\n"
+    "Formats: conversations (timestamp, input_length, output_length, hash_ids of 512 tokens each) and agent\n"
+    "sessions (requests with t, in, out, h; eight ids of 64 tokens make a block). Sessions have no common\n"
+    "clock: they start at random moments, --arrivals apart.\n"
+    "\n"
+    "Prefill seconds follow from a formula and published sizes, not from a measurement: 2 * parameters *\n"
+    "tokens + 4 * layers * width * (tokens attended to) operations, over peak * utilisation.\n";
+
+StatusOr<int> replay_trace(const ReplayArguments& arguments) {
+  if (arguments.index_only) return replay_without_bytes(arguments);
+  return unimplemented("this build replays no bytes yet; add --index-only");
+}
+
+VerbBody declare(Arguments& arguments) {
+  auto options = std::make_shared<ReplayArguments>();
+  options->trace.declare(arguments);
+  arguments.flag("--index-only", options->index_only, "Without bytes: what would have been hit?");
+  arguments
+      .texts("--capacity", options->capacities,
+             "With --index-only: room for this share of the trace's distinct blocks, or for so many blocks; may be "
+             "given more than once (default: 1%, 2%, 5%, 10%, 25%, 50%)")
+      .value_name("P%");
+  arguments.text("--policy", options->policy, "Which block to give up: lru").value_name("NAME");
+  arguments.duration("--service", options->service, "With --index-only: how long a request keeps its blocks pinned")
+      .default_text("an instant");
+  options->cost.declare(arguments);
+  arguments.flag("--json", options->json, "Print one JSON object a line");
+  return [options] { return replay_trace(*options); };
+}
+
+}  // namespace
+
+const Verb kReplayVerb = {
+    "replay",
+    VerbGroup::kMeasure,
+    "Run a request trace and show what was hit",
+    kDetails,
+    "kvist replay conversation_trace.jsonl.gz --index-only --capacity 10%\n"
+    "kvist replay agent_sessions.jsonl.gz --index-only --arrivals 3/min --think-cap 300s --json\n",
+    declare,
+};
+
+}  // namespace kvist::cli
