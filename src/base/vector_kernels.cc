@@ -84,6 +84,8 @@ constexpr char kName[] = "portable";
 
 #endif
 
+using Mover = Vector;
+
 #include "base/vector_kernels_body.h"
 
 constexpr VectorKernels kKernels = {kName, xxh3, absorb_stripes, copy_stripes, stream_stripes, stream, pattern_words, fence};

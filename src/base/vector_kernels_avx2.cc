@@ -36,6 +36,8 @@ struct Vector {
   Vector times_low(Vector other) const { return {_mm256_mul_epu32(v, other.v)}; }
 };
 
+using Mover = Vector;
+
 #include "base/vector_kernels_body.h"
 
 constexpr VectorKernels kKernels = {"avx2",         xxh3,   absorb_stripes, copy_stripes,

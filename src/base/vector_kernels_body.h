@@ -1,7 +1,8 @@
 // base/vector_kernels_body.h: the kernels of vector_kernels.h over a vector type. Included by vector_kernels*.cc alone, each
 // of which first defines, in an unnamed namespace, `Vector`: 64-bit lanes with load, store and stream (any alignment, except
 // that stream's is kBytes), fence, +, ^, |, right<n>() (logical shift), left32(), swap_halves() (of each lane), swap_lanes()
-// (of each pair of lanes), times_low(other) (32 x 32 -> 64 bits of the low halves) and all(value).
+// (of each pair of lanes), times_low(other) (32 x 32 -> 64 bits of the low halves) and all(value); and `Mover`, perhaps the
+// same, with load and stream.
 //
 // XXH3's long-input loop is specified in xxHash's doc/xxhash_spec.md; written here again, because copying on the way needs
 // the loop's inside, which the library does not offer. checksum_test.cc holds it to the library's results.
@@ -45,6 +46,12 @@ inline __attribute__((always_inline)) void prefetch_ahead(const uint8_t* at) {
   __builtin_prefetch(at + kNearPrefetch, 0, 3);
 }
 
+// 64 bytes, to the start of a cache line.
+inline __attribute__((always_inline)) void stream_line(uint8_t* dst, const uint8_t* src) {
+#pragma GCC unroll 8
+  for (size_t i = 0; i < kStripeBytes; i += Mover::kBytes) Mover::load(src + i).stream(dst + i);
+}
+
 template <Move kMove>
 inline __attribute__((always_inline)) void run_stripe(Vector* lanes, const uint8_t* key, uint8_t* dst, const uint8_t* src,
                                                       size_t shift) {
@@ -55,12 +62,7 @@ inline __attribute__((always_inline)) void run_stripe(Vector* lanes, const uint8
     if constexpr (kMove == Move::kCopy) data.store(dst + v * Vector::kBytes);
     if constexpr (kMove == Move::kStream) data.stream(dst + v * Vector::kBytes);
   }
-  if constexpr (kMove == Move::kStreamShifted) {
-#pragma GCC unroll 8
-    for (size_t v = 0; v < kVectors; ++v) {
-      Vector::load(src + shift + v * Vector::kBytes).stream(dst + shift + v * Vector::kBytes);
-    }
-  }
+  if constexpr (kMove == Move::kStreamShifted) stream_line(dst + shift, src + shift);
 }
 
 template <Move kMove>
@@ -125,11 +127,7 @@ inline void stream(uint8_t* dst, const uint8_t* src, size_t size) {
   size -= head;
   for (; size >= kStripeBytes; size -= kStripeBytes, src += kStripeBytes, dst += kStripeBytes) {
     if (size >= kStripeBytes + kFarPrefetch) prefetch_ahead(src);
-    Vector line[kVectors];
-#pragma GCC unroll 8
-    for (size_t v = 0; v < kVectors; ++v) line[v] = Vector::load(src + v * Vector::kBytes);
-#pragma GCC unroll 8
-    for (size_t v = 0; v < kVectors; ++v) line[v].stream(dst + v * Vector::kBytes);
+    stream_line(dst, src);
   }
   if (size != 0) std::memcpy(dst, src, size);
 }
