@@ -12,7 +12,7 @@
 namespace kvist {
 namespace {
 
-// From the reference implementations of Vigna: splitmix64 seeded with 1234567, xoshiro256** with state 1, 2, 3, 4.
+// splitmix64: the published sequence for seed 1234567. xoshiro256**: computed apart, its state filled by splitmix64 from 0.
 TEST(Random, KnownAnswers) {
   uint64_t state = 1234567;
   const uint64_t expected[] = {6457827717110365317U, 3203168211198807973U, 9817491932198370423U, 4593380528125082431U,
@@ -21,6 +21,11 @@ TEST(Random, KnownAnswers) {
     EXPECT_EQ(splitmix64(state), value);
     state += 0x9e3779b97f4a7c15;
   }
+  Random random(0);
+  EXPECT_EQ(random.next(), 0x99ec5f36cb75f2b4U);
+  EXPECT_EQ(random.next(), 0xbf6e1f784956452aU);
+  EXPECT_EQ(random.next(), 0x1a5f849d4933e6e0U);
+  EXPECT_EQ(random.next(), 0x6aa594f1262d2d2cU);
 }
 
 TEST(Random, SameSeedSameSequence) {
