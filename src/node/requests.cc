@@ -95,29 +95,30 @@ bool Requests::commit(Session& session, uint32_t request, Body body, Builder& an
   const wire::Commit& fixed = commit_.fixed;
   Pool& pool = session.domain->pool();
   const SpaceRef space{fixed.slot, fixed.epoch};
-  codes_.clear();
+  records_.clear();
   for (const wire::CommitItem& item : commit_.items) {
-    const CommitRecord record{.id = item.entry,
-                              .generation = item.generation,
-                              .length = item.length,
-                              .depth = item.depth,
-                              .digest = item.digest,
-                              .parent = item.parent,
-                              .checksum = item.checksum,
-                              .part = item.part,
-                              .flags = item.flags};
-    codes_.push_back(static_cast<uint8_t>(pool.commit(session.id, space, record)));
+    records_.push_back({.id = item.entry,
+                        .generation = item.generation,
+                        .length = item.length,
+                        .depth = item.depth,
+                        .digest = item.digest,
+                        .parent = item.parent,
+                        .checksum = item.checksum,
+                        .part = item.part,
+                        .flags = item.flags});
   }
+  commit_codes_.resize(records_.size());
+  pool.commit(session.id, space, records_, commit_codes_);
   if (!commit_.items.empty() && (!commit_.session.empty() || !commit_.stop.empty())) {
     pool.note_use(space, commit_.items.back().digest, commit_.session, commit_.stop);
   }
   wire::Committed committed;
   grant(session, fixed.refill_length, fixed.refill_count, &committed.grants);
-  committed.count = static_cast<uint32_t>(codes_.size());
+  committed.count = static_cast<uint32_t>(commit_codes_.size());
   answer.start(answer_type(MessageType::kCommit), request);
   answer.add(committed);
   answer.add_array(std::span<const wire::GrantItem>(grants_));
-  answer.add_array(std::span<const uint8_t>(codes_));
+  answer.add_array(std::span<const CommitCode>(commit_codes_));
   return true;
 }
 

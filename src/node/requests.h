@@ -57,6 +57,8 @@ class Requests {
   wire::CommitMessage commit_;
   std::vector<Grant> pool_grants_;
   std::vector<wire::GrantItem> grants_;
+  std::vector<CommitRecord> records_;
+  std::vector<CommitCode> commit_codes_;
   std::vector<uint8_t> codes_;
 };
 

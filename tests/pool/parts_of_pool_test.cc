@@ -54,6 +54,10 @@ TEST(LruRetention, TouchFromTheFutureIsNow) {
   l.lru.add(2, 9, false);
   EXPECT_EQ(l.take(9), 2u);  // filed again behind it, at 9
   EXPECT_EQ(l.take(9), 1u);
+  l.lru.add(3, 10, false);  // and later ticks are still told apart
+  l.lru.add(4, 11, false);
+  l.touch[3] = 12;
+  EXPECT_EQ(l.take(12), 4u);
 }
 
 TEST(LruRetention, BudgetBoundsOneCall) {
@@ -180,7 +184,7 @@ TEST(RemotePins, HoldTheBlockUntilTheirTimeOrConnectionEnds) {
   for (uint64_t c = 0; c < 4; ++c) ASSERT_EQ(h.put_at(c, 0), CommitCode::kStored);
   const auto a = h.pool->pin_remote(h.space, digest_at(0, 0), 0, 1, 60'000);
   const auto b = h.pool->pin_remote(h.space, digest_at(1, 0), 0, 2, 60'000);
-  const auto c = h.pool->pin_remote(h.space, digest_at(2, 0), 0, 2, 10'000);
+  const auto c = h.pool->pin_remote(h.space, digest_at(2, 0), 0, 3, 10'000);
   ASSERT_TRUE(a.ok() && b.ok() && c.ok());
   EXPECT_EQ(a->block.length, 4096u);
   EXPECT_EQ(checksum({h.memory->arena() + a->block.offset, 4096}), a->block.checksum);
