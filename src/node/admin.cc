@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kWorkers = 4;
 constexpr size_t kWaiting = 16;  // connections accepted and not yet served; further ones wait in the kernel
-constexpr time_t kSeconds = 2;   // for any one read or write, and between requests of a connection
+constexpr time_t kSeconds = 1;   // for any one read or write, and between requests of a connection
 
 // httplib's own pool queues without bound.
 class Workers final : public httplib::TaskQueue {

@@ -90,7 +90,7 @@ void Node::Loop::dispatch(const Ready& ready) {
     case Watched::kMailbox: mailbox_.run(); return;
     case Watched::kStop: stop_ = true; return;
     case Watched::kSessionSocket:
-      if (sessions_->on_socket(ready.id, now)) last_request_ns_ = now_ns_;
+      if (sessions_->on_socket(ready.id, now) > 0) last_request_ns_ = now_ns_;
       return;
     case Watched::kSessionProcess: sessions_->on_process_end(ready.id); return;
   }
@@ -123,7 +123,7 @@ void Node::Loop::tick() {
   }
 }
 
-// What has arrived is answered; what arrives while that is done, too, until nothing more does or the time is up.
+// What has arrived is answered, and the answers are given time to be read.
 void Node::Loop::drain() {
   state_.store(State::kDraining, std::memory_order_release);
   notify_service_manager("STOPPING=1");
@@ -135,6 +135,7 @@ void Node::Loop::drain() {
     more = sessions_->finish({now_ns_ / kNsPerMs, now_ns_ / kNsPerMs / Sessions::kActiveWindowMs});
     std::array<Ready, 64> ready;
     if (more) poller_.wait(ready, 1);  // for clients to read their answers
+    mailbox_.run();
     read_clock();
   }
   mailbox_.close();

@@ -39,7 +39,7 @@ class Node::Loop {
 
   bool ready() const { return state_.load(std::memory_order_acquire) == State::kReady; }
   const std::string& socket() const { return options_.socket; }
-  std::string admin_address() const { return admin_ == nullptr ? "" : admin_->address(); }
+  const std::string& admin_address() const { return admin_address_; }
   std::string describe() const;
 
  private:
@@ -70,6 +70,8 @@ class Node::Loop {
   RealClock clock_;
   uint64_t started_ns_;
   uint64_t now_ns_ = 0;  // since started_ns_
+
+  std::string admin_address_;  // fixed once start() is done: anybody may ask, also while the server ends
 
   std::vector<std::unique_ptr<Domain>> domains_;
   ListenSocket listener_;

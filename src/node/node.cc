@@ -154,6 +154,7 @@ Status Node::Loop::start_admin() {
   StatusOr<std::unique_ptr<AdminServer>> admin = AdminServer::start(options_.admin, std::move(source));
   if (!admin.ok()) return admin.status();
   admin_ = *std::move(admin);
+  admin_address_ = admin_->address();
   if (!admin_->loopback()) {
     log_.warn("the admin HTTP is open to other hosts and asks for no password", {{"address", admin_->address()}});
   }
@@ -161,7 +162,7 @@ Status Node::Loop::start_admin() {
 }
 
 std::string Node::Loop::describe() const {
-  std::string text = "socket=" + options_.socket + " admin=" + (admin_ == nullptr ? "none" : admin_->address());
+  std::string text = "socket=" + options_.socket + " admin=" + (admin_address_.empty() ? "none" : admin_address_);
   for (const auto& domain : domains_) {
     if (!domain->name().empty()) text += " domain=" + domain->name();
     text += " memory=" + format_size(domain->memory().arena_bytes()) +

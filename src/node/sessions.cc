@@ -95,40 +95,39 @@ bool Sessions::accept(int listener, Now now) {
   }
 }
 
-bool Sessions::on_socket(SessionId id, Now now) {
+uint32_t Sessions::on_socket(SessionId id, Now now) {
   const auto found = sessions_.find(id);
-  if (found == sessions_.end() || !found->second->socket.valid()) return false;
+  if (found == sessions_.end() || !found->second->socket.valid()) return 0;
   Session& session = *found->second;
   if (!session.output.empty()) {
-    if (!send_output(session, now) || !session.output.empty()) return false;
+    if (!send_output(session, now) || !session.output.empty()) return 0;
     watch(session);
   }
   return read_requests(session, now);
 }
 
 // Reads at most as many packets as a client may have in flight, so that one that sends more has to wait like the others.
-// True: at least one was answered.
-bool Sessions::read_requests(Session& session, Now now) {
-  bool answered = false;
-  for (uint32_t i = 0; i < wire::kMaxInFlight && session.output.empty(); ++i) {
+uint32_t Sessions::read_requests(Session& session, Now now) {
+  uint32_t handled = 0;
+  while (handled < wire::kMaxInFlight && session.output.empty()) {
     const ssize_t size = ::recv(session.socket.get(), packet_.data(), packet_.size(), MSG_DONTWAIT | MSG_TRUNC);
     if (size < 0 && errno == EINTR) continue;
-    if (size < 0 && errno == EAGAIN) return answered;
+    if (size < 0 && errno == EAGAIN) return handled;
     if (size <= 0) {
       disconnect(session, size == 0 ? Ended::kDisconnect : Ended::kSocketError, now);
-      return answered;
+      return handled;
     }
     if (static_cast<size_t>(size) > packet_.size()) {
       refuse(session, wire::MessageType{}, 0,
              invalid_argument("a packet of " + std::to_string(size) + " bytes is longer than the limit of " +
                               std::to_string(wire::kMaxPacket)),
              Ended::kOversized, now);
-      return answered;
+      return handled;
     }
-    if (!handle_packet(session, std::span(packet_).first(static_cast<size_t>(size)), now)) return true;
-    answered = true;
+    ++handled;
+    if (!handle_packet(session, std::span(packet_).first(static_cast<size_t>(size)), now)) return handled;
   }
-  return answered;
+  return handled;
 }
 
 // False, here and below: the conversation is over, and the session may be gone.
@@ -435,7 +434,7 @@ bool Sessions::finish(Now now) {
   }
   bool more = false;
   for (const SessionId id : ids) {
-    more |= on_socket(id, now);
+    more |= on_socket(id, now) == wire::kMaxInFlight;
     const auto found = sessions_.find(id);
     more |= found != sessions_.end() && !found->second->output.empty();
   }

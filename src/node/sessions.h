@@ -41,13 +41,14 @@ class Sessions {
 
   // Takes the connections that wait at the listener. False: there is no descriptor left for another; pause.
   bool accept(int listener, Now now);
-  // The session's socket is readable, writable or broken. True: a request was answered.
-  bool on_socket(SessionId id, Now now);
+  // The session's socket is readable, writable or broken. Returns how many requests were handled.
+  uint32_t on_socket(SessionId id, Now now);
   // The session's process is dead.
   void on_process_end(SessionId id);
   // Once a second or so: deadlines.
   void tick(Now now);
-  // One turn for every session: answers what has arrived. True: there may be more, or answers are still unread.
+  // One turn for every session: answers what has arrived. True: a whole turn was not enough for somebody, or answers are
+  // still unread.
   bool finish(Now now);
   // Disconnects everybody. What they hold is free afterwards, in the tables: their mappings stay as they are.
   void end_all(Ended reason);
@@ -66,7 +67,7 @@ class Sessions {
   }
 
  private:
-  bool read_requests(Session& session, Now now);
+  uint32_t read_requests(Session& session, Now now);
   bool handle_packet(Session& session, std::span<const std::byte> packet, Now now);
   bool handle_request(Session& session, const wire::Header& header, std::span<const std::byte> body, Now now);
   bool greet(Session& session, const wire::Header& header, std::span<const std::byte> body, Now now);
