@@ -46,10 +46,16 @@
 namespace kvist {
 
 namespace client {
-class Connection;   // the conversation with one node, and its memory
+class Connection;  // what all handles of one client share
 class SpaceState;
 class PinSet;
 class BatchState;
+struct ReturnPins {
+  void operator()(PinSet* set) const noexcept;
+};
+struct EndBatch {
+  void operator()(BatchState* state) const noexcept;
+};
 }  // namespace client
 
 // Whether copied and in-place reads compare the block's checksum before they hand it out.
@@ -58,14 +64,15 @@ enum class Verify : uint8_t { kNever, kSampled, kAlways };  // sampled: one read
 struct ClientOptions {
   // Where the node listens. Empty: $KVIST_SOCKET, else the first that exists of $XDG_RUNTIME_DIR/kvist.sock and
   // /run/kvist/node.sock.
-  std::string socket;
-  std::string domain;             // the tenant's pool; empty: the node's default one
-  std::string token;              // where the node asks for one
-  std::string name;               // shown by `kvist clients`; empty: the program's name
+  std::string socket{};
+  std::string domain{};           // the tenant's pool; empty: the node's default one
+  std::string token{};            // where the node asks for one
+  std::string name{};             // shown by `kvist clients`; empty: the program's name
   Verify verify = Verify::kSampled;
   uint32_t pins = 16384;          // blocks that this client may hold pinned at once
   uint64_t stock_bytes = uint64_t{64} << 20;  // empty slots kept ready for puts, at most
-  // Without a node: true returns a client that connects by itself when one appears; false returns kUnavailable.
+  // Without a node: true returns a client that connects by itself when one appears, and open() works before that; false
+  // returns kUnavailable.
   bool wait_for_node = false;
 };
 
@@ -86,11 +93,12 @@ struct Block {
   uint16_t part = 0;
 };
 
-// The blocks of a chain that a call is about. positions[i] is the digest of chain position first + i.
+// The blocks of a chain that a call is about. positions[i] is the digest of chain position first + i. A chain has each
+// position once, at one depth: a block that says otherwise is refused with kInvalidArgument.
 struct Chain {
-  std::span<const Digest> positions;
+  std::span<const Digest> positions{};
   uint32_t first = 0;  // depth of positions[0]; the engine itself holds what lies before
-  Digest parent;       // of positions[0]; zero: none known. Needed to link a chain that does not begin at 0
+  Digest parent{};     // of positions[0]; zero: none known. Needed to link a chain that does not begin at 0
 };
 
 // A stretch of positions that a look-up found in one place.
@@ -118,7 +126,7 @@ class Prefix {
   ~Prefix();
 
   // Why there is no more than there is: OK (an ordinary hole, or the end), kFailedPrecondition (flushed; after fork),
-  // kUnavailable, kResourceExhausted (no more pins).
+  // kUnavailable, kResourceExhausted (no more pins), kDataLoss (the next block failed its verification), kInvalidArgument.
   const Status& status() const;
   uint32_t size() const;                   // positions usable, counted from `from`
   std::span<const Run> runs() const;       // the usable ones first, then (hints only) what lies behind holes
@@ -127,7 +135,8 @@ class Prefix {
 
  private:
   friend class Space;
-  std::unique_ptr<client::PinSet> set_;
+  Status why_empty_;
+  std::unique_ptr<client::PinSet, client::ReturnPins> set_;
 };
 
 // Blocks pinned one by one. Movable; unpinned when destroyed.
@@ -147,7 +156,9 @@ class Pinned {
 
  private:
   friend class Space;
-  std::unique_ptr<client::PinSet> set_;
+  size_t size_ = 0;
+  StatusCode why_empty_ = StatusCode::kNotFound;
+  std::unique_ptr<client::PinSet, client::ReturnPins> set_;
 };
 
 // One block's bytes as pieces of the caller's memory, in order; the lengths add up to the block's.
@@ -158,8 +169,8 @@ struct PutOptions {
   uint16_t part = 0;
   bool strict = false;         // refuse blocks whose parent is not in the pool, instead of remembering it as absent
   bool unchained = false;      // the positions are independent blocks, not a chain (opaque keys)
-  std::string_view session;    // the conversation this belongs to, at most 255 bytes; kept for retention
-  std::string_view stop;       // why the engine stopped ("tool_use", ...), at most 255 bytes
+  std::string_view session{};  // the conversation this belongs to, at most 255 bytes; kept for retention
+  std::string_view stop{};     // why the engine stopped ("tool_use", ...), at most 255 bytes
 };
 
 // Room for blocks that are not there yet, in the pool's own memory. Fill it, then commit(). Movable; what was not
@@ -185,7 +196,7 @@ class Batch {
 
  private:
   friend class Space;
-  std::unique_ptr<client::BatchState> state_;
+  std::unique_ptr<client::BatchState, client::EndBatch> state_;
 };
 
 // A finished submitted call.
@@ -223,16 +234,16 @@ class Space {
   // Pins positions[i] for each i, independent of each other. No RPC.
   Pinned pin(std::span<const Digest> positions, uint16_t part = 0) const;
 
-  // Which are there now: a hint; touches nothing. results[i]: kOk or kNotFound. Returns how many are.
+  // Which are there now: a hint; touches nothing. results[i]: kOk or kNotFound. Returns how many are. No RPC.
   size_t contains(std::span<const Digest> positions, std::span<StatusCode> results, uint16_t part = 0) const;
 
   // Copies block i into the pieces destinations[i]. A block longer or shorter than its pieces: kOutOfRange, nothing written.
   // On kDataLoss the pieces hold garbage. sizes (may be empty) receives the blocks' lengths. Returns how many were copied.
   size_t get(std::span<const Digest> positions, std::span<const Scatter> destinations, std::span<StatusCode> results,
-             uint16_t part = 0, Deadline deadline = {}) const;
+             uint16_t part = 0, Deadline deadline = {}, std::span<uint32_t> sizes = {}) const;
 
   // Stores block i from the pieces sources[i], unless it is there. Returns how many were stored. The sources may be
-  // reused when it returns.
+  // reused when it returns. kAborted: the slot was taken back by the node (a defect, or a client that was long stopped).
   size_t put(const Chain& chain, std::span<const Gather> sources, std::span<StatusCode> results,
              const PutOptions& options = {}, Deadline deadline = {}) const;
 

@@ -84,6 +84,9 @@ class SharedMemory {
   // later in whoever touches it. kResourceExhausted.
   Status populate(uint64_t offset, uint64_t bytes);
 
+  // Makes populated pages present in the own mapping, so that later accesses do not fault. Best effort.
+  bool prefault(uint64_t offset, uint64_t bytes) const { return mapping_.prefault(offset, bytes, Access::kRead); }
+
   // A second descriptor that can only be mapped for reading.
   StatusOr<FileDescriptor> read_only_descriptor() const;
 

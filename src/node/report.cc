@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/bytes.h"
 #include "kvist/identity.h"
 
 namespace kvist {
@@ -184,13 +185,6 @@ std::string clients_report(const ReportSource& source, const Domain* only) {
   return dump({{"clients", std::move(clients)}});
 }
 
-std::string hex(const NamespaceId& id) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const uint8_t byte : id) text.append({kDigits[byte >> 4], kDigits[byte & 15]});
-  return text;
-}
-
 Json identity_detail(const std::string& record) {
   StatusOr<Identity> decoded = decode_identity(record);
   if (!decoded.ok()) return nullptr;
@@ -209,12 +203,13 @@ std::string spaces_report(const ReportSource& source, const Domain* only) {
     for (const Pool::SpaceListing& space : domain->pool().spaces()) {
       spaces.push_back({{"alias", space.alias},
                         {"domain", domain->name()},
-                        {"id", hex(space.info.id)},
+                        {"id", to_hex(std::as_bytes(std::span(space.info.id)))},
                         {"slot", space.info.ref.slot},
                         {"epochs", space.info.epochs},
                         {"blocks", space.live_blocks},
                         {"block_bytes", space.live_bytes},
-                        {"identity", identity_detail(space.record)}});
+                        {"identity", identity_detail(space.record)},
+                        {"record", to_hex(as_bytes(space.record))}});  // for a tool to open it by name
     }
   }
   return dump({{"namespaces", std::move(spaces)}});

@@ -312,7 +312,7 @@ class Builder {
   }
   void add_text(std::string_view text) { append(text.data(), text.size()); }
   size_t size() const { return bytes_.size(); }
-  std::span<const std::byte> finish() {
+  std::span<std::byte> finish() {
     const uint32_t body = static_cast<uint32_t>(bytes_.size() - sizeof(Header));
     std::memcpy(bytes_.data() + offsetof(Header, body_bytes), &body, sizeof(body));
     return bytes_;

@@ -1,0 +1,200 @@
+#include "client/keeper.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "client/connection.h"
+#include "client/quiet_thread.h"
+#include "client/socket_link.h"
+
+namespace kvist::client {
+namespace {
+
+constexpr std::chrono::milliseconds kAttempt{2000};     // for one connection, welcome included
+constexpr int kFirstPauseMs = 10;                       // doubled with each failed attempt
+constexpr int kLongestPauseMs = 1000;
+constexpr std::chrono::milliseconds kChore{1000};       // for one message of chores()
+constexpr std::chrono::milliseconds kBeforeFaults{50};  // a command that is over by then need not fault anything in
+constexpr std::chrono::milliseconds kFaultPause{100};   // between looks for extents that got their memory
+constexpr std::chrono::seconds kStockIdle{5};
+constexpr size_t kMostReports = 64;
+
+}  // namespace
+
+Keeper::Keeper(Connection& connection, Parameters parameters)
+    : connection_(connection),
+      parameters_(std::move(parameters)),
+      wakes_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      jitter_(reinterpret_cast<uintptr_t>(this) ^ static_cast<uint64_t>(Deadline::Clock::now().time_since_epoch().count())) {}
+
+Keeper::~Keeper() { stop(); }
+
+Status Keeper::start() {
+  if (!wakes_.valid()) return resource_exhausted("no eventfd can be made; see `ulimit -n`");
+  try {
+    thread_ = quiet_thread("kvist-keeper", [this] { run(); });
+  } catch (const std::system_error& error) {
+    return resource_exhausted(std::string("no thread can be started: ") + error.what());
+  }
+  return ok_status();
+}
+
+void Keeper::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake();
+  if (thread_.joinable()) thread_.join();
+  session_.reset();
+}
+
+bool Keeper::stopping() const {
+  const std::lock_guard lock(mutex_);
+  return stopping_;
+}
+
+void Keeper::wake() {
+  const uint64_t one = 1;
+  (void)!::write(wakes_.get(), &one, sizeof(one));
+}
+
+void Keeper::drain_wakes() {
+  uint64_t wakes = 0;
+  (void)!::read(wakes_.get(), &wakes, sizeof(wakes));
+}
+
+void Keeper::sleep(int ms) {
+  pollfd wanted = {wakes_.get(), POLLIN, 0};
+  if (::poll(&wanted, 1, ms) > 0) drain_wakes();
+}
+
+bool Keeper::report(std::shared_ptr<Session> session, EntryId id, uint32_t generation) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (bad_blocks_.size() >= kMostReports) return false;
+    bad_blocks_.push_back({std::move(session), id, generation});
+  }
+  wake();
+  return true;
+}
+
+// ---- connecting ---------------------------------------------------------------------------------------------------
+
+Status Keeper::connect(Deadline deadline) {
+  StatusOr<Answered> answered = dial(parameters_.introduction, deadline);
+  if (!answered.ok()) return answered.status();
+  const wire::Welcome& welcome = answered->welcome;
+  StatusOr<NodeMemory> memory = map_node_memory(welcome, answered->memory);
+  if (!memory.ok()) return memory.status();
+  const uint64_t stock_bytes = std::min(parameters_.stock_bytes, welcome.granted_bytes_limit / 2);
+  const std::shared_ptr<Session> session(
+      new Session(connection_.surroundings(), *std::move(memory),
+                  {{welcome.incarnation[0], welcome.incarnation[1]}, welcome.session, welcome.cookie}, stock_bytes,
+                  std::max<uint32_t>(1, welcome.granted_slots_limit / 2)),
+      DeleteUnlessForked<Session>());
+  auto link = std::make_unique<SocketLink>(std::move(answered->socket), welcome, &session->stock());
+  const int socket = link->channel().fd();
+  session->attach(std::move(link));
+  if (Status status = connection_.adopt(session, deadline); !status.ok()) return status;
+  session_ = session;
+  socket_ = socket;
+  failed_attempts_ = 0;
+  prefaulter_.emplace(session->memory());
+  prefault_ = Prefaulter::Next::kLater;
+  connected_at_ = stock_checked_at_ = Deadline::Clock::now();
+  return ok_status();
+}
+
+void Keeper::try_again() {
+  const Status status = connect(within(kAttempt));
+  if (status.ok()) {
+    count(connection_.counters().reconnects);
+    return;
+  }
+  connection_.part_with(nullptr, status);
+  const int pause = std::min(kLongestPauseMs, kFirstPauseMs << std::min<uint32_t>(failed_attempts_, 10));
+  ++failed_attempts_;
+  // A quarter more or less, so that the clients of a host do not come back all at once.
+  jitter_ = jitter_ * 6364136223846793005u + 1442695040888963407u;
+  sleep(pause * static_cast<int>(192 + (jitter_ >> 33) % 128) / 256);
+}
+
+// ---- attending ----------------------------------------------------------------------------------------------------
+
+void Keeper::run() {
+  while (!stopping()) {
+    if (session_ == nullptr) {
+      try_again();
+    } else {
+      attend();
+    }
+  }
+}
+
+int Keeper::wait_time_ms() const {
+  const auto now = Deadline::Clock::now();
+  auto until = std::min(next_expiry_.at(), stock_checked_at_ + kStockIdle);
+  if (prefault_ == Prefaulter::Next::kMore) return 0;
+  if (prefault_ == Prefaulter::Next::kLater) {
+    until = std::min(until, std::max(connected_at_ + kBeforeFaults, now + kFaultPause));
+  }
+  return until <= now ? 0 : static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(until - now).count());
+}
+
+void Keeper::attend() {
+  Submissions& submissions = connection_.submissions();
+  next_expiry_ = submissions.expire();
+  const bool receive = submissions.has_descriptor() && submissions.watched() > 0;
+  // Without POLLIN an answer does not wake this thread: whoever waits for it reads it.
+  pollfd wanted[2] = {{wakes_.get(), POLLIN, 0},
+                      {socket_, static_cast<short>(receive ? POLLIN | POLLRDHUP : POLLRDHUP), 0}};
+  const int ready = ::poll(wanted, 2, wait_time_ms());
+  if (ready < 0) return;
+  if ((wanted[0].revents & POLLIN) != 0) drain_wakes();
+  if ((wanted[1].revents & POLLIN) != 0 && receive) {
+    // Another thread may be reading: then this waits a little for what it brings.
+    session_->link().receive(within(std::chrono::milliseconds(1)));
+  }
+  if ((wanted[1].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0) {
+    const Status why = unavailable("the node went away; the client connects again by itself");
+    session_->link().fail(why);
+    prefaulter_.reset();
+    connection_.part_with(std::exchange(session_, nullptr), why);
+    return;
+  }
+  chores();
+}
+
+void Keeper::chores() {
+  if (prefault_ != Prefaulter::Next::kDone && Deadline::Clock::now() >= connected_at_ + kBeforeFaults) {
+    prefault_ = prefaulter_->step();
+  }
+  while (true) {
+    BadBlock bad;
+    {
+      const std::lock_guard lock(mutex_);
+      if (bad_blocks_.empty() || stopping_) break;
+      bad = std::move(bad_blocks_.front());
+      bad_blocks_.pop_front();
+    }
+    (void)bad.session->link().report_bad(bad.id, bad.generation, within(kChore));
+  }
+  const auto now = Deadline::Clock::now();
+  const bool idle = now - stock_checked_at_ >= kStockIdle;
+  if (idle) stock_checked_at_ = now;
+  if (const std::vector<Grant> surplus = session_->stock().surplus(idle); !surplus.empty()) {
+    (void)session_->link().give_back(surplus, within(kChore));
+  }
+  for (const Farewells::Farewell& farewell : connection_.surroundings().farewells->take()) {
+    if (farewell.incarnation != session_->self().incarnation) continue;  // that run of the node is over
+    (void)session_->link().release(farewell.session, farewell.cookie, within(kChore));
+  }
+}
+
+}  // namespace kvist::client

@@ -1,0 +1,87 @@
+// client/keeper.h: the client's one thread of its own: it notices when the node goes away, and connects again.
+//
+// Why a thread: a client that only reads makes no call that would tell it that its node died, and would go on reading the
+// memory of a dead node, where no flush arrives any more. The thread sleeps in poll(2) until the socket says so; answers to
+// calls do not wake it.
+//
+// It also does what no caller should wait for: brings the pages of the mapped arena in, gives slots back that were not used
+// for some seconds, reports bad blocks, tells the node which earlier sessions are over, and, where somebody waits on the
+// completion descriptor, receives answers.
+//
+// Threads: start() and stop() are called by one; wake() and report() by any.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "client/dial.h"
+#include "client/prefaulter.h"
+#include "client/session.h"
+#include "kvist/client.h"
+#include "memory/shared_memory.h"
+
+namespace kvist::client {
+
+class Connection;
+class SocketLink;
+
+class Keeper {
+ public:
+  struct Parameters {
+    Introduction introduction;
+    uint64_t stock_bytes = 0;
+  };
+  Keeper(Connection& connection, Parameters parameters);
+  ~Keeper();
+
+  // Connects once, in the caller's thread.
+  Status connect(Deadline deadline);
+  // From now on the thread keeps a session, or tries to get one.
+  Status start();
+  void stop();
+
+  void wake();
+  // False: too many wait to be reported.
+  bool report(std::shared_ptr<Session> session, EntryId id, uint32_t generation);
+
+ private:
+  struct BadBlock {
+    std::shared_ptr<Session> session;
+    EntryId id;
+    uint32_t generation;
+  };
+
+  void run();
+  void try_again();
+  void attend();
+  void chores();
+  int wait_time_ms() const;
+  bool stopping() const;
+  void sleep(int ms);
+  void drain_wakes();
+
+  Connection& connection_;
+  const Parameters parameters_;
+  FileDescriptor wakes_;  // an eventfd
+  std::thread thread_;
+
+  // The thread's own.
+  std::shared_ptr<Session> session_;
+  int socket_ = -1;
+  uint32_t failed_attempts_ = 0;
+  uint64_t jitter_;
+  std::optional<Prefaulter> prefaulter_;  // of session_'s memory
+  Prefaulter::Next prefault_ = Prefaulter::Next::kDone;
+  Deadline::Clock::time_point connected_at_, stock_checked_at_;
+  Deadline next_expiry_;
+
+  mutable std::mutex mutex_;
+  bool stopping_ = false;
+  std::deque<BadBlock> bad_blocks_;
+};
+
+}  // namespace kvist::client

@@ -1,0 +1,52 @@
+// client/pin_set.h: what one read call works with and what it hands out: the session that it reads from, the pin words
+// that it holds there, and the blocks behind them.
+//
+// Sets are lent by a ReadSide and used again, so that a read allocates nothing once its thread has read before.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kvist/client.h"
+
+namespace kvist::client {
+
+class ReadSide;
+class Session;
+
+class PinSet {
+ public:
+  Session& session() const { return *session_; }
+
+  // What the public objects show.
+  std::vector<Block> blocks;        // Prefix: those usable. Pinned: one for each asked, data null where it missed
+  std::vector<StatusCode> results;  // Pinned: one for each asked
+  std::vector<Run> runs;            // Prefix
+  Status status;                    // Prefix
+  uint32_t usable = 0;              // Prefix: positions
+  size_t hits = 0;                  // Pinned
+
+  // Pin words held, by number; at most one for each block. Unpinned and returned with the set.
+  std::vector<uint32_t> words;
+
+ private:
+  friend class ReadSide;
+
+  void clear() {
+    blocks.clear();
+    results.clear();
+    runs.clear();
+    words.clear();
+    status = Status();
+    usable = 0;
+    hits = 0;
+  }
+
+  ReadSide* side_ = nullptr;
+  Session* session_ = nullptr;
+  PinSet* next_ = nullptr;  // in a shard's list of free ones
+};
+
+}  // namespace kvist::client

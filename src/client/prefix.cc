@@ -1,0 +1,266 @@
+#include "client/prefix.h"
+
+#include <algorithm>
+#include <array>
+
+namespace kvist::client {
+namespace {
+
+constexpr size_t kGroup = 64;  // look-ups at a time
+
+uint64_t bit(uint16_t part) { return uint64_t{1} << part; }
+
+// ---- promise ------------------------------------------------------------------------------------------------------
+
+class Promise {
+ public:
+  Promise(Reading& reading, std::span<const Digest> positions, uint32_t from, const WantedParts& parts)
+      : reading_(reading), positions_(positions), from_(from), parts_(parts), tails_(parts.at_the_end.size()) {}
+
+  void run() {
+    const uint32_t all = static_cast<uint32_t>(positions_.size()) - from_;
+    usable_ = parts_.everywhere.empty() ? all : pin_forward(all);
+    for (bool settled = false; !settled && usable_ > 0;) {
+      settled = true;
+      for (size_t k = 0; k < tails_.size() && usable_ > 0; ++k) settled &= pin_tail(k);
+    }
+    expose(all);
+  }
+
+ private:
+  struct Pinned {
+    Block block;
+    std::atomic<uint64_t>* word = nullptr;
+  };
+  // The pinned blocks of a part that is needed at the end: positions [low, high) from `from_` on.
+  struct Tail {
+    uint32_t low = 0, high = 0;
+    std::vector<Pinned> blocks;  // of high - 1, high - 2, ... low
+  };
+
+  // False: the block is not to be had; why is noted where it is more than a miss.
+  bool pin(uint32_t position, uint16_t part, const Located& found, Pinned* out) {
+    if (found.id == kNoEntry) return false;
+    out->word = reading_.take_word();
+    if (out->word == nullptr) return note(StatusCode::kResourceExhausted);
+    BlockView view;
+    const StatusCode code = reading_.pin(positions_[from_ + position], part, found, out->word, &view);
+    if (code != StatusCode::kOk) {
+      reading_.return_word(out->word);
+      return code == StatusCode::kNotFound ? false : note(code);
+    }
+    out->block = {view.data, view.length, from_ + position, part};
+    return true;
+  }
+
+  bool note(StatusCode why) {
+    why_ = why;
+    return false;
+  }
+
+  // Pins all the parts that are needed everywhere, position by position, into the set's blocks. Returns how many positions
+  // have them. No word comes back before the first failure, so block i is held by the set's word i.
+  uint32_t pin_forward(uint32_t limit) {
+    const size_t width = parts_.everywhere.size();
+    std::vector<Block>& blocks = reading_.set().blocks;
+    std::vector<Located> found(width * kGroup);
+    uint32_t done = 0;
+    while (done < limit) {
+      const std::span<const Digest> group = positions_.subspan(from_ + done, std::min<size_t>(kGroup, limit - done));
+      for (size_t k = 0; k < width; ++k) {
+        const std::span<Located> into = std::span(found).subspan(k * kGroup, kGroup);
+        reading_.reader().locate(reading_.space(), group, parts_.everywhere[k], into, true);
+      }
+      for (size_t i = 0; i < group.size(); ++i, ++done) {
+        for (size_t k = 0; k < width; ++k) {
+          Pinned pinned;
+          if (!pin(done, parts_.everywhere[k], found[k * kGroup + i], &pinned)) {
+            drop_everywhere(blocks.size() - k);
+            return done;
+          }
+          blocks.push_back(pinned.block);
+        }
+      }
+    }
+    return done;
+  }
+
+  void drop_everywhere(size_t keep) {
+    PinSet& set = reading_.set();
+    for (; set.blocks.size() > keep; set.blocks.pop_back()) {
+      release(&set.session().memory().pins->pins[set.words[set.blocks.size() - 1]]);
+    }
+  }
+
+  void release(std::atomic<uint64_t>* word) {
+    Reader::unpin(*word);
+    reading_.return_word(word);
+  }
+
+  // The prefix is shorter: what lies behind it is let go of.
+  void shorten(uint32_t usable) {
+    usable_ = usable;
+    drop_everywhere(usable * parts_.everywhere.size());
+    for (Tail& tail : tails_) {
+      size_t gone = 0;
+      for (; gone < tail.blocks.size() && tail.high > usable; ++gone, --tail.high) release(tail.blocks[gone].word);
+      tail.blocks.erase(tail.blocks.begin(), tail.blocks.begin() + static_cast<ptrdiff_t>(gone));
+    }
+  }
+
+  // Pins one part's blocks at the end of what is usable now. False: there is a hole, and what is usable ends before it.
+  bool pin_tail(size_t k) {
+    const auto [part, window] = parts_.at_the_end[k];
+    Tail& tail = tails_[k];
+    if (tail.blocks.empty()) tail.low = tail.high = usable_;
+    const uint32_t wanted = usable_ - std::min(window, usable_);
+    while (tail.low > wanted) {
+      const auto group = static_cast<uint32_t>(std::min<size_t>(kGroup, tail.low - wanted));
+      const uint32_t begin = tail.low - group;
+      std::array<Located, kGroup> found;
+      reading_.reader().locate(reading_.space(), positions_.subspan(from_ + begin, group), part, found);
+      for (uint32_t i = group; i-- > 0;) {
+        Pinned pinned;
+        if (!pin(begin + i, part, found[i], &pinned)) {
+          shorten(begin + i);
+          return false;
+        }
+        tail.blocks.push_back(pinned);
+        --tail.low;
+      }
+    }
+    return true;
+  }
+
+  void expose(uint32_t all) {
+    PinSet& set = reading_.set();
+    set.usable = usable_;
+    uint64_t bytes = 0;
+    if (!tails_.empty()) {
+      const auto before = [](const Block& a, const Block& b) {
+        return a.position != b.position ? a.position < b.position : a.part < b.part;
+      };
+      for (const Tail& tail : tails_) {
+        for (const Pinned& pinned : tail.blocks) set.blocks.push_back(pinned.block);
+      }
+      std::sort(set.blocks.begin(), set.blocks.end(), before);
+    }
+    for (const Block& block : set.blocks) bytes += block.size;
+    describe_runs(set);
+    if (why_ == StatusCode::kFailedPrecondition) set.status = flushed_error();
+    if (why_ == StatusCode::kDataLoss) set.status = data_loss("a block failed its verification; the prefix ends before it");
+    if (why_ == StatusCode::kResourceExhausted) {
+      set.status = resource_exhausted("this client has all its pins in use; let go of blocks, or ask for more `pins`");
+    }
+    const uint64_t width = std::max<size_t>(1, parts_.everywhere.size());
+    reading_.count_reads(set.blocks.size(), (all - usable_) * width, bytes);
+  }
+
+  // Positions in a row with the same parts pinned.
+  void describe_runs(PinSet& set) const {
+    uint64_t run_bytes = 0;
+    for (size_t i = 0; i < set.blocks.size();) {
+      const uint32_t position = set.blocks[i].position;
+      uint64_t mask = 0, bytes = 0;
+      for (; i < set.blocks.size() && set.blocks[i].position == position; ++i) {
+        mask |= bit(set.blocks[i].part);
+        bytes += set.blocks[i].size;
+      }
+      if (set.runs.empty() || set.runs.back().part_mask != mask || set.runs.back().end != position) {
+        set.runs.push_back({position, position, mask, Run::Source::kDram, 0});
+        run_bytes = 0;
+      }
+      run_bytes += bytes;
+      set.runs.back().end = position + 1;
+      set.runs.back().predicted_us = reading_.state().connection().copy_rate().microseconds(run_bytes);
+    }
+  }
+
+  Reading& reading_;
+  const std::span<const Digest> positions_;
+  const uint32_t from_;
+  const WantedParts& parts_;
+  std::vector<Tail> tails_;
+  uint32_t usable_ = 0;
+  StatusCode why_ = StatusCode::kOk;
+};
+
+// ---- hint ---------------------------------------------------------------------------------------------------------
+
+struct Seen {
+  uint64_t mask = 0;
+  uint64_t bytes = 0;
+};
+
+std::vector<Seen> look_at_all(const Reading& reading, std::span<const Digest> positions, const WantedParts& parts) {
+  std::vector<Seen> seen(positions.size());
+  std::vector<uint16_t> all = parts.everywhere;
+  for (const WantedParts::AtTheEnd& each : parts.at_the_end) all.push_back(each.part);
+  std::array<Located, kGroup> found;
+  for (size_t base = 0; base < positions.size(); base += kGroup) {
+    const std::span<const Digest> group = positions.subspan(base, std::min(kGroup, positions.size() - base));
+    for (const uint16_t part : all) {
+      reading.reader().locate(reading.space(), group, part, found);
+      for (size_t i = 0; i < group.size(); ++i) {
+        if (found[i].id == kNoEntry) continue;
+        seen[base + i].mask |= bit(part);
+        seen[base + i].bytes += found[i].length;
+      }
+    }
+  }
+  return seen;
+}
+
+// The longest usable prefix: for each part of the end, how many positions in a row up to here have it.
+uint32_t usable_of(std::span<const Seen> seen, const WantedParts& parts) {
+  uint64_t everywhere = 0;
+  for (const uint16_t part : parts.everywhere) everywhere |= bit(part);
+  std::vector<uint32_t> in_a_row(parts.at_the_end.size(), 0);
+  uint32_t usable = 0;
+  for (uint32_t n = 1; n <= seen.size() && (seen[n - 1].mask & everywhere) == everywhere; ++n) {
+    bool complete = true;
+    for (size_t k = 0; k < in_a_row.size(); ++k) {
+      const auto [part, window] = parts.at_the_end[k];
+      in_a_row[k] = (seen[n - 1].mask & bit(part)) != 0 ? in_a_row[k] + 1 : 0;
+      complete &= in_a_row[k] >= std::min(window, n);
+    }
+    if (complete) usable = n;
+  }
+  return usable;
+}
+
+void add_runs(PinSet& set, const CopyRate& rate, std::span<const Seen> seen, uint32_t first, uint32_t begin, uint32_t end) {
+  uint64_t bytes = 0;
+  bool open = false;
+  for (uint32_t i = begin; i < end; ++i) {
+    if (seen[i].mask == 0) {
+      open = false;
+      continue;
+    }
+    if (!open || set.runs.back().part_mask != seen[i].mask) {
+      set.runs.push_back({first + i, first + i, seen[i].mask, Run::Source::kDram, 0});
+      bytes = 0;
+      open = true;
+    }
+    bytes += seen[i].bytes;
+    set.runs.back().end = first + i + 1;
+    set.runs.back().predicted_us = rate.microseconds(bytes);
+  }
+}
+
+}  // namespace
+
+void promise_prefix(Reading& reading, std::span<const Digest> positions, uint32_t from, const WantedParts& parts) {
+  Promise(reading, positions, from, parts).run();
+}
+
+void hint_prefix(Reading& reading, std::span<const Digest> positions, uint32_t from, const WantedParts& parts) {
+  const std::vector<Seen> seen = look_at_all(reading, positions.subspan(from), parts);
+  PinSet& set = reading.set();
+  set.usable = usable_of(seen, parts);
+  const CopyRate& rate = reading.state().connection().copy_rate();
+  add_runs(set, rate, seen, from, 0, set.usable);
+  add_runs(set, rate, seen, from, set.usable, static_cast<uint32_t>(seen.size()));
+}
+
+}  // namespace kvist::client

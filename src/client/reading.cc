@@ -1,0 +1,231 @@
+#include "client/reading.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/checksum.h"
+#include "client/thread_seat.h"
+
+namespace kvist::client {
+namespace {
+
+constexpr size_t kGroup = 64;              // look-ups at a time
+constexpr uint32_t kMoreWords = 256;
+constexpr uint32_t kVerifiedOneIn = 64;
+constexpr size_t kBytesBetweenLooks = 1 << 20;  // at the clock
+
+StatusCode code_of(PinResult result) {
+  switch (result) {
+    case PinResult::kPinned: return StatusCode::kOk;
+    case PinResult::kMiss: return StatusCode::kNotFound;
+    case PinResult::kFlushed: return StatusCode::kFailedPrecondition;
+  }
+  return StatusCode::kInternal;
+}
+
+}  // namespace
+
+Reading::Reading(SpaceState& space, uint32_t words) : state_(space) {
+  Connection& connection = space.connection();
+  if (connection.forked()) {
+    status_ = forked_error();
+    return;
+  }
+  set_ = connection.reads().lend(words);
+  if (set_ == nullptr) {
+    count(connection.counters().unavailable);
+    const auto session = connection.session();
+    status_ = session.ok() ? unavailable("the client is just connecting") : session.status();
+    return;
+  }
+  status_ = space.find_in(set_->session(), &space_);
+}
+
+std::atomic<uint64_t>* Reading::take_word() {
+  if (!spare_.empty()) {
+    std::atomic<uint64_t>* word = spare_.back();
+    spare_.pop_back();
+    return word;
+  }
+  Session& session = set_->session();
+  if (used_words_ == set_->words.size() && state_.connection().reads().lend_words(set_, kMoreWords) == 0) return nullptr;
+  return &session.memory().pins->pins[set_->words[used_words_++]];
+}
+
+bool Reading::must_verify() const {
+  switch (state_.connection().verify()) {
+    case Verify::kNever: return false;
+    case Verify::kSampled: return seat().one_in(kVerifiedOneIn);
+    case Verify::kAlways: return true;
+  }
+  return true;
+}
+
+void Reading::report_bad(const BlockView& view) { state_.connection().report_bad(set_->session(), view.id, view.seq); }
+
+StatusCode Reading::pin(const Digest& digest, uint16_t part, const Located& found, std::atomic<uint64_t>* word,
+                        BlockView* view) {
+  PinResult result = reader().pin(space_, found, *word, view);
+  if (result == PinResult::kMiss) result = reader().find_and_pin(space_, digest, part, *word, view);
+  if (result != PinResult::kPinned) {
+    if (result == PinResult::kFlushed) set_flushed();
+    return code_of(result);
+  }
+  reader().touch(view->id);
+  if (!must_verify()) return StatusCode::kOk;
+  count(state_.connection().counters().verified);
+  if (checksum({view->data, view->length}) == view->checksum) return StatusCode::kOk;
+  report_bad(*view);
+  Reader::unpin(*word);
+  return StatusCode::kDataLoss;
+}
+
+void Reading::count_reads(uint64_t hits, uint64_t misses, uint64_t bytes) {
+  PinTable& table = *set_->session().memory().pins;
+  count(table.hits, hits);
+  count(table.misses, misses);
+  count(table.bytes_got, bytes);
+}
+
+// ---- in place -----------------------------------------------------------------------------------------------------
+
+void pin_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part) {
+  PinSet& set = reading.set();
+  set.blocks.resize(positions.size());
+  set.results.resize(positions.size());
+  std::array<Located, kGroup> found;
+  uint64_t misses = 0, bytes = 0;
+  for (size_t base = 0; base < positions.size(); base += kGroup) {
+    const std::span<const Digest> group = positions.subspan(base, std::min(kGroup, positions.size() - base));
+    if (group.size() == 1) {
+      found[0] = reading.reader().locate(reading.space(), group[0], part);
+    } else {
+      reading.reader().locate(reading.space(), group, part, found);
+    }
+    for (size_t k = 0; k < group.size(); ++k) {
+      StatusCode& result = set.results[base + k];
+      result = group[k].is_zero() ? StatusCode::kInvalidArgument : StatusCode::kNotFound;
+      if (found[k].id != kNoEntry) {
+        std::atomic<uint64_t>* word = reading.take_word();
+        BlockView view;
+        result = word == nullptr ? StatusCode::kResourceExhausted : reading.pin(group[k], part, found[k], word, &view);
+        if (result == StatusCode::kOk) {
+          set.blocks[base + k] = {view.data, view.length, static_cast<uint32_t>(base + k), part};
+          ++set.hits;
+          bytes += view.length;
+        } else if (word != nullptr) {
+          reading.return_word(word);
+        }
+      }
+      misses += result == StatusCode::kNotFound;
+    }
+  }
+  reading.count_reads(set.hits, misses, bytes);
+}
+
+size_t contains_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part, std::span<StatusCode> results) {
+  std::array<Located, kGroup> found;
+  size_t there = 0;
+  for (size_t base = 0; base < positions.size(); base += kGroup) {
+    const std::span<const Digest> group = positions.subspan(base, std::min(kGroup, positions.size() - base));
+    there += reading.reader().locate(reading.space(), group, part, found);
+    for (size_t k = 0; k < group.size(); ++k) {
+      results[base + k] = group[k].is_zero()           ? StatusCode::kInvalidArgument
+                          : found[k].id == kNoEntry ? StatusCode::kNotFound
+                                                    : StatusCode::kOk;
+    }
+  }
+  return there;
+}
+
+void touch_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part) {
+  std::array<Located, kGroup> found;
+  for (size_t base = 0; base < positions.size(); base += kGroup) {
+    const std::span<const Digest> group = positions.subspan(base, std::min(kGroup, positions.size() - base));
+    reading.reader().locate(reading.space(), group, part, found);
+    for (size_t k = 0; k < group.size(); ++k) {
+      if (found[k].id != kNoEntry) reading.reader().touch(found[k].id);
+    }
+  }
+}
+
+// ---- copied -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// One block that was located; its pin is held while it is copied.
+StatusCode copy_block(Reading& reading, const Digest& digest, uint16_t part, const Located& found, Scatter destination,
+                      std::atomic<uint64_t>* word, uint32_t* size) {
+  const Reader& reader = reading.reader();
+  BlockView view;
+  PinResult pinned = reader.pin(reading.space(), found, *word, &view);
+  if (pinned == PinResult::kMiss) pinned = reader.find_and_pin(reading.space(), digest, part, *word, &view);
+  if (pinned != PinResult::kPinned) return code_of(pinned);
+  StatusCode result = StatusCode::kOk;
+  *size = view.length;
+  const Copier& copier = reading.state().connection().copier();
+  if (total_bytes(destination) != view.length) {
+    result = StatusCode::kOutOfRange;
+  } else if (!reading.must_verify()) {
+    copier.scatter(destination, view.data);
+  } else {
+    count(reading.state().connection().counters().verified);
+    if (copier.scatter_checksum(destination, view.data) != view.checksum) {
+      reading.report_bad(view);
+      result = StatusCode::kDataLoss;
+    }
+  }
+  Reader::unpin(*word);
+  reader.touch(view.id);
+  return result;
+}
+
+}  // namespace
+
+size_t copy_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part, std::span<const Scatter> destinations,
+                   std::span<StatusCode> results, std::span<uint32_t> sizes, Deadline deadline) {
+  std::atomic<uint64_t>* word = reading.take_word();
+  if (word == nullptr) {
+    std::fill(results.begin(), results.end(), StatusCode::kResourceExhausted);
+    return 0;
+  }
+  std::array<Located, kGroup> found;
+  size_t hits = 0, misses = 0, bytes = 0, bytes_at_look = 0;
+  const auto begun = Deadline::Clock::now();
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const size_t in_group = i % kGroup;
+    if (in_group == 0 ? i > 0 : bytes - bytes_at_look >= kBytesBetweenLooks) {
+      bytes_at_look = bytes;
+      if (deadline.passed()) {
+        std::fill(results.begin() + static_cast<ptrdiff_t>(i), results.end(), StatusCode::kDeadlineExceeded);
+        count(reading.state().connection().counters().deadline_exceeded);
+        break;
+      }
+    }
+    if (in_group == 0) {
+      reading.reader().locate(reading.space(), positions.subspan(i, std::min(kGroup, positions.size() - i)), part, found);
+    }
+    uint32_t size = 0;
+    if (positions[i].is_zero()) {
+      results[i] = StatusCode::kInvalidArgument;
+    } else if (found[in_group].id == kNoEntry) {
+      results[i] = StatusCode::kNotFound;
+    } else {
+      results[i] = copy_block(reading, positions[i], part, found[in_group], destinations[i], word, &size);
+    }
+    if (!sizes.empty()) sizes[i] = size;
+    hits += results[i] == StatusCode::kOk;
+    misses += results[i] == StatusCode::kNotFound;
+    if (results[i] == StatusCode::kOk) bytes += size;
+    if (results[i] == StatusCode::kFailedPrecondition) {
+      reading.set_flushed();
+      std::fill(results.begin() + static_cast<ptrdiff_t>(i), results.end(), StatusCode::kFailedPrecondition);
+      break;
+    }
+  }
+  reading.count_reads(hits, misses, bytes);
+  if (bytes >= CopyRate::kLeast) reading.state().connection().copy_rate().learn(bytes, Deadline::Clock::now() - begun);
+  return hits;
+}
+
+}  // namespace kvist::client

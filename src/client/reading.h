@@ -1,0 +1,71 @@
+// client/reading.h: a read call's hold on the current session, and the reads of single blocks: in place, copied, hinted.
+//
+// None of it makes a system call, waits, or allocates once the thread has read before.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "client/connection.h"
+#include "client/pin_set.h"
+#include "client/session.h"
+#include "client/space_state.h"
+
+namespace kvist::client {
+
+class Reading {
+ public:
+  // With up to `words` pin words.
+  Reading(SpaceState& space, uint32_t words);
+  ~Reading() { ReadSide::give_back(set_); }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+
+  // Unless OK nothing else may be called: kUnavailable, kFailedPrecondition (flushed, after fork, refused).
+  const Status& status() const { return status_; }
+
+  SpaceState& state() const { return state_; }
+  SpaceRef space() const { return space_; }
+  const Reader& reader() const { return set_->session().reader(); }
+  PinSet& set() { return *set_; }
+  // The set outlives this; the caller gives it back.
+  PinSet* keep() { return std::exchange(set_, nullptr); }
+
+  // A pin word that holds nothing; null: there are no more.
+  std::atomic<uint64_t>* take_word();
+  void return_word(std::atomic<uint64_t>* word) { spare_.push_back(word); }
+
+  // Pins what was located, or what has taken its place since, and verifies it if the policy says so. kOk, or without a pin
+  // kNotFound, kDataLoss (reported), kFailedPrecondition (flushed).
+  StatusCode pin(const Digest& digest, uint16_t part, const Located& found, std::atomic<uint64_t>* word, BlockView* view);
+
+  // Whether this read has to compare the checksum.
+  bool must_verify() const;
+  void report_bad(const BlockView& view);
+  void set_flushed() { state_.set_flushed(); }
+  // For ClientStats and the node's hit rate.
+  void count_reads(uint64_t hits, uint64_t misses, uint64_t bytes);
+
+ private:
+  SpaceState& state_;
+  Status status_;
+  PinSet* set_ = nullptr;
+  SpaceRef space_;
+  size_t used_words_ = 0;
+  std::vector<std::atomic<uint64_t>*> spare_;
+};
+
+// Each writes a result for each position.
+void pin_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part);
+size_t contains_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part, std::span<StatusCode> results);
+// Records a use of those that are there; no results.
+void touch_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part);
+size_t copy_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part, std::span<const Scatter> destinations,
+                   std::span<StatusCode> results, std::span<uint32_t> sizes, Deadline deadline);
+
+}  // namespace kvist::client

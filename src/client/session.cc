@@ -1,0 +1,72 @@
+#include "client/session.h"
+
+#include "client/read_side.h"
+
+namespace kvist::client {
+
+void Farewells::add(const Farewell& farewell) {
+  const std::lock_guard lock(mutex_);
+  if (waiting_.size() >= kMost) waiting_.erase(waiting_.begin());
+  waiting_.push_back(farewell);
+}
+
+std::vector<Farewells::Farewell> Farewells::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(waiting_, {});
+}
+
+Session::Session(Surroundings surroundings, NodeMemory memory, Farewells::Farewell self, uint64_t stock_bytes,
+                 uint32_t stock_slots)
+    : surroundings_(std::move(surroundings)),
+      memory_(std::move(memory)),
+      self_(self),
+      // A client's empty slots should not be a large part of a small pool.
+      stock_(std::min(stock_bytes, memory_.arena_bytes / 16), stock_slots),
+      bindings_(kMostSpaces),
+      next_word_(std::make_unique<uint32_t[]>(memory_.pin_capacity)) {
+  surroundings_.counters->begin(memory_.pins);
+}
+
+Session::~Session() {
+  surroundings_.counters->end(memory_.pins);
+  if (link_ == nullptr) return;
+  // Nothing of this session is in use any more. The node hears it on this connection, or if that is lost on the next.
+  if (!link_->bye()) surroundings_.farewells->add(self_);
+}
+
+void Session::bind(uint32_t index, SpaceRef space) {
+  Binding& binding = bindings_[index];
+  binding.epoch.store(0, std::memory_order_relaxed);
+  binding.slot.store(space.slot, std::memory_order_relaxed);
+  binding.epoch.store(space.epoch, std::memory_order_release);
+}
+
+std::pair<uint32_t, uint32_t> Session::take_pin_words(uint32_t count) {
+  uint32_t first = pin_words_.load(std::memory_order_relaxed);
+  uint32_t end = first;
+  do {
+    end = first + std::min(count, memory_.pin_capacity - first);
+    if (end == first) return {first, first};
+  } while (!pin_words_.compare_exchange_weak(first, end, std::memory_order_relaxed));
+  // The node scans up to the mark: it must cover a word before the word is used.
+  std::atomic<uint32_t>& mark = memory_.pins->high_water;
+  uint32_t seen = mark.load(std::memory_order_seq_cst);
+  while (seen < end && !mark.compare_exchange_weak(seen, end, std::memory_order_seq_cst)) {
+  }
+  return {first, end};
+}
+
+void Session::keep_while_lent(std::shared_ptr<Session> self, int64_t lent) {
+  kept_ = std::move(self);
+  if (still_lent_.fetch_add(lent - kUnsettled, std::memory_order_acq_rel) == kUnsettled - lent) let_go();
+}
+
+void Session::lent_back() {
+  if (still_lent_.fetch_sub(1, std::memory_order_acq_rel) == 1) let_go();
+}
+
+void Session::let_go() {
+  const std::shared_ptr<Session> last = std::move(kept_);  // destroys this when it goes out of scope, unless a Batch holds it
+}
+
+}  // namespace kvist::client

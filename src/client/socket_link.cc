@@ -1,0 +1,299 @@
+#include "client/socket_link.h"
+
+#include <algorithm>
+
+namespace kvist::client {
+namespace {
+
+using wire::MessageType;
+
+constexpr std::chrono::milliseconds kGoodbye{200};
+
+Status malformed_answer() { return unavailable("the node's answer could not be read; use client and node of one release"); }
+
+std::vector<Grant> grants_of(const std::vector<wire::GrantItem>& items) {
+  std::vector<Grant> grants;
+  grants.reserve(items.size());
+  for (const wire::GrantItem& item : items) grants.push_back({item.entry, item.generation, item.offset, item.slot_bytes});
+  return grants;
+}
+
+GrantStop stop_of(uint8_t stop) {
+  return stop <= static_cast<uint8_t>(GrantStop::kTooLong) ? static_cast<GrantStop>(stop) : GrantStop::kEvicting;
+}
+
+uint32_t limited(uint32_t announced, size_t ours) {
+  return static_cast<uint32_t>(std::clamp<size_t>(announced, 1, ours));
+}
+
+}  // namespace
+
+SocketLink::SocketLink(FileDescriptor socket, const wire::Welcome& welcome, GrantSink* sink)
+    : sink_(sink),
+      channel_(std::move(socket), limited(welcome.max_in_flight, wire::kMaxInFlight),
+               std::clamp<size_t>(welcome.max_packet, 4096, wire::kMaxPacket)) {}
+
+Status SocketLink::ask(MessageType type, wire::Builder& packet, std::vector<std::byte>* answer, Deadline deadline) {
+  struct Kept {
+    Status status;
+    std::vector<std::byte> body;
+  };
+  auto kept = std::make_shared<Kept>();
+  auto exchange = std::make_shared<Exchange>(type, [kept, answer](const Status& status, std::span<const std::byte> body) {
+    kept->status = status;
+    if (answer != nullptr) kept->body.assign(body.begin(), body.end());
+  });
+  if (Status status = channel_.send(exchange, packet.finish(), deadline); !status.ok()) return status;
+  if (!channel_.wait(*exchange, deadline)) {
+    return deadline_exceeded("the node did not answer in time; what was asked for may still happen");
+  }
+  if (answer != nullptr) *answer = std::move(kept->body);
+  return kept->status;
+}
+
+StatusOr<SpaceRef> SocketLink::open_space(std::string_view alias, std::string_view record, const NamespaceId& id,
+                                          Deadline deadline) {
+  wire::OpenSpace fixed;
+  fixed.alias_bytes = static_cast<uint16_t>(alias.size());
+  fixed.record_bytes = static_cast<uint32_t>(record.size());
+  fixed.id = id;
+  wire::Builder packet;
+  packet.start(MessageType::kOpenSpace, 0);
+  packet.add(fixed);
+  packet.add_text(alias);
+  packet.add_text(record);
+  std::vector<std::byte> answer;
+  if (Status status = ask(MessageType::kOpenSpace, packet, &answer, deadline); !status.ok()) return status;
+  wire::SpaceOpened opened;
+  wire::Cursor cursor(answer);
+  if (!cursor.read(&opened) || opened.slot >= kMaxSpaces || opened.epoch == 0) return malformed_answer();
+  return SpaceRef{opened.slot, opened.epoch};
+}
+
+Status SocketLink::reserve(uint32_t length, uint32_t count, GrantStop* stop, Deadline deadline) {
+  struct Taken {
+    Status status;
+    GrantStop stop = GrantStop::kNone;
+  };
+  auto taken = std::make_shared<Taken>();
+  count = std::min(count, wire::kMaxGrants);
+  // Late or not, slots that were granted are ours to use or to give back.
+  auto take = [taken, length, count, sink = sink_](const Status& status, std::span<const std::byte> body) {
+    std::vector<wire::GrantItem> items;
+    uint8_t why = 0;
+    taken->status = status;
+    if (status.ok() && !wire::decode_granted(body, &items, &why)) taken->status = malformed_answer();
+    taken->stop = stop_of(why);
+    sink->granted(length, count, grants_of(items), taken->stop);
+  };
+  auto exchange = std::make_shared<Exchange>(MessageType::kReserve, std::move(take));
+  wire::Builder packet;
+  packet.start(MessageType::kReserve, 0);
+  packet.add(wire::Reserve{length, count});
+  if (Status status = channel_.send(exchange, packet.finish(), deadline); !status.ok()) {
+    sink_->granted(length, count, {}, GrantStop::kNone);
+    return status;
+  }
+  if (!channel_.wait(*exchange, deadline)) return deadline_exceeded("the node did not grant room in time");
+  *stop = taken->stop;
+  return taken->status;
+}
+
+size_t SocketLink::most_records() const {
+  return (channel_.max_packet() - sizeof(wire::Header) - sizeof(wire::Commit) - 2 * 255) / sizeof(wire::CommitItem);
+}
+
+Status SocketLink::commit(const std::shared_ptr<Commit>& commit, Deadline deadline) {
+  wire::Commit fixed;
+  fixed.slot = commit->space.slot;
+  fixed.epoch = commit->space.epoch;
+  fixed.session_bytes = static_cast<uint8_t>(commit->session.size());
+  fixed.stop_bytes = static_cast<uint8_t>(commit->stop.size());
+  fixed.count = static_cast<uint32_t>(commit->records.size());
+  fixed.refill_length = commit->refill_length;
+  fixed.refill_count = std::min(commit->refill_count, wire::kMaxGrants);
+  wire::Builder packet;
+  packet.start(MessageType::kCommit, 0);
+  packet.add(fixed);
+  for (const CommitRecord& record : commit->records) {
+    wire::CommitItem item;
+    item.digest = record.digest;
+    item.parent = record.parent;
+    item.checksum = record.checksum;
+    item.entry = record.id;
+    item.generation = record.generation;
+    item.length = record.length;
+    item.depth = record.depth;
+    item.part = record.part;
+    item.flags = record.flags;
+    packet.add(item);
+  }
+  packet.add_text(commit->session);
+  packet.add_text(commit->stop);
+  auto take = [commit, refill = fixed.refill_count, sink = sink_](const Status& status, std::span<const std::byte> body) {
+    wire::CommittedMessage message;
+    commit->status = status;
+    if (status.ok() && (!wire::decode(body, &message) || message.codes.size() != commit->records.size())) {
+      commit->status = malformed_answer();
+    }
+    commit->codes = std::move(message.codes);
+    sink->granted(commit->refill_length, refill, grants_of(message.grants), stop_of(message.stop));
+    commit->follower->answered(*commit);
+  };
+  auto exchange = std::make_shared<Exchange>(MessageType::kCommit, std::move(take));
+  commit->on_its_way = exchange;
+  Status sent = channel_.send(exchange, packet.finish(), deadline);
+  if (!sent.ok()) {
+    commit->on_its_way.reset();
+    sink_->granted(commit->refill_length, fixed.refill_count, {}, GrantStop::kNone);
+  }
+  return sent;
+}
+
+bool SocketLink::wait(Commit& commit, Deadline deadline) {
+  return channel_.wait(*std::static_pointer_cast<Exchange>(commit.on_its_way), deadline);
+}
+
+Status SocketLink::give_back(std::span<const Grant> grants, Deadline deadline) {
+  const size_t most = (channel_.max_packet() - sizeof(wire::Header) - sizeof(wire::GiveBack)) / 8;
+  while (!grants.empty()) {
+    const std::span<const Grant> some = grants.first(std::min(grants.size(), most));
+    wire::Builder packet;
+    packet.start(MessageType::kGiveBack, 0);
+    packet.add(wire::GiveBack{static_cast<uint32_t>(some.size()), 0});
+    for (const Grant& grant : some) {
+      packet.add(grant.id);
+      packet.add(grant.generation);
+    }
+    if (Status status = ask(MessageType::kGiveBack, packet, nullptr, deadline); !status.ok()) return status;
+    grants = grants.subspan(some.size());
+  }
+  return ok_status();
+}
+
+Status SocketLink::remove(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> results,
+                          Deadline deadline) {
+  const size_t most = (channel_.max_packet() - sizeof(wire::Header) - sizeof(wire::Remove)) / sizeof(Digest);
+  while (!digests.empty()) {
+    const std::span<const Digest> some = digests.first(std::min(digests.size(), most));
+    wire::Remove fixed;
+    fixed.epoch = space.epoch;
+    fixed.slot = space.slot;
+    fixed.part = part;
+    fixed.count = static_cast<uint32_t>(some.size());
+    wire::Builder packet;
+    packet.start(MessageType::kRemove, 0);
+    packet.add(fixed);
+    packet.add_array(some);
+    std::vector<std::byte> answer;
+    if (Status status = ask(MessageType::kRemove, packet, &answer, deadline); !status.ok()) return status;
+    std::vector<uint8_t> codes;
+    if (!wire::decode_codes(answer, &codes) || codes.size() != some.size()) return malformed_answer();
+    for (size_t i = 0; i < codes.size(); ++i) results[i] = static_cast<StatusCode>(codes[i]);
+    digests = digests.subspan(some.size());
+    results = results.subspan(some.size());
+  }
+  return ok_status();
+}
+
+StatusOr<uint64_t> SocketLink::flush(std::string_view alias, Deadline deadline) {
+  wire::Builder packet;
+  packet.start(MessageType::kFlush, 0);
+  packet.add(wire::Flush{static_cast<uint32_t>(alias.size()), 0});
+  packet.add_text(alias);
+  std::vector<std::byte> answer;
+  if (Status status = ask(MessageType::kFlush, packet, &answer, deadline); !status.ok()) return status;
+  uint64_t blocks = 0;
+  wire::Cursor cursor(answer);
+  if (!cursor.read(&blocks)) return malformed_answer();
+  return blocks;
+}
+
+Status SocketLink::note_use(SpaceRef space, const Digest& tip, std::string_view session, std::string_view stop,
+                            Deadline deadline) {
+  wire::NoteUse fixed;
+  fixed.epoch = space.epoch;
+  fixed.tip = tip;
+  fixed.slot = space.slot;
+  fixed.session_bytes = static_cast<uint8_t>(session.size());
+  fixed.stop_bytes = static_cast<uint8_t>(stop.size());
+  wire::Builder packet;
+  packet.start(MessageType::kNoteUse, 0);
+  packet.add(fixed);
+  packet.add_text(session);
+  packet.add_text(stop);
+  return ask(MessageType::kNoteUse, packet, nullptr, deadline);
+}
+
+Status SocketLink::report_bad(EntryId id, uint32_t generation, Deadline deadline) {
+  wire::Builder packet;
+  packet.start(MessageType::kReportBad, 0);
+  packet.add(wire::ReportBad{id, generation});
+  return ask(MessageType::kReportBad, packet, nullptr, deadline);
+}
+
+StatusOr<std::string> SocketLink::report(Client::Report what, Deadline deadline) {
+  std::string text;
+  while (true) {
+    wire::Builder packet;
+    packet.start(MessageType::kStat, 0);
+    packet.add(wire::Stat{static_cast<uint32_t>(what), static_cast<uint32_t>(text.size())});
+    std::vector<std::byte> answer;
+    if (Status status = ask(MessageType::kStat, packet, &answer, deadline); !status.ok()) return status;
+    uint32_t total = 0, unused = 0;
+    wire::Cursor cursor(answer);
+    if (!cursor.read(&total) || !cursor.read(&unused)) return malformed_answer();
+    const std::span<const std::byte> piece = cursor.rest();
+    text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    if (text.size() >= total) return text;
+    if (piece.empty()) return malformed_answer();
+  }
+}
+
+StatusOr<ListPage> SocketLink::list(SpaceRef space, uint64_t cursor_at, uint32_t limit, Deadline deadline) {
+  wire::List fixed;
+  fixed.cursor = cursor_at;
+  fixed.slot = space.slot;
+  fixed.limit = limit;
+  wire::Builder packet;
+  packet.start(MessageType::kList, 0);
+  packet.add(fixed);
+  std::vector<std::byte> answer;
+  if (Status status = ask(MessageType::kList, packet, &answer, deadline); !status.ok()) return status;
+  wire::Listed listed;
+  std::vector<wire::ListItem> items;
+  if (!wire::decode_listed(answer, &listed, &items)) return malformed_answer();
+  ListPage page;
+  page.cursor = listed.cursor;
+  page.blocks.reserve(items.size());
+  for (const wire::ListItem& item : items) {
+    Client::Listing block;
+    block.position = item.digest;
+    block.parent = item.parent;
+    block.size = item.length;
+    block.depth = item.depth;
+    block.children = item.children;
+    block.part = item.part;
+    block.resident = item.state == static_cast<uint8_t>(EntryState::kLive);
+    page.blocks.push_back(block);
+  }
+  return page;
+}
+
+Status SocketLink::release(uint64_t session, uint64_t cookie, Deadline deadline) {
+  wire::Builder packet;
+  packet.start(MessageType::kRelease, 0);
+  packet.add(wire::Release{session, cookie});
+  return ask(MessageType::kRelease, packet, nullptr, deadline);
+}
+
+bool SocketLink::bye() {
+  wire::Builder packet;
+  packet.start(MessageType::kBye, 0);
+  // Waiting for the answer makes sure that the node has taken the message before it sees the socket closed.
+  const Status told = ask(MessageType::kBye, packet, nullptr, within(kGoodbye));
+  channel_.fail(unavailable("the client was closed"));
+  return told.ok();
+}
+
+}  // namespace kvist::client

@@ -1,0 +1,169 @@
+#include "client/submissions.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "client/quiet_thread.h"
+
+namespace kvist::client {
+
+Submissions::~Submissions() { stop(); }
+
+StatusOr<uint64_t> Submissions::begin(Deadline deadline) {
+  const std::lock_guard lock(mutex_);
+  if (calls_.size() + completions_.size() >= Client::kMaxSubmitted) {
+    return resource_exhausted("there are " + std::to_string(Client::kMaxSubmitted) +
+                              " submitted calls already; take finished ones out with poll() first");
+  }
+  const uint64_t ticket = next_ticket_++;
+  calls_.emplace(ticket, Call{deadline, nullptr});
+  return ticket;
+}
+
+void Submissions::watch(uint64_t ticket, std::shared_ptr<Submitted> call) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = calls_.find(ticket); found != calls_.end()) found->second.watched = std::move(call);
+}
+
+void Submissions::finish(uint64_t ticket, StatusCode code, uint32_t done) {
+  std::shared_ptr<Submitted> call;  // destroyed without the lock
+  const std::lock_guard lock(mutex_);
+  const auto found = calls_.find(ticket);
+  if (found == calls_.end()) return;
+  call = std::move(found->second.watched);
+  calls_.erase(found);
+  completions_.push_back({ticket, code, done});
+  signal_locked();
+  finished_.notify_all();
+}
+
+void Submissions::withdraw(uint64_t ticket) {
+  const std::lock_guard lock(mutex_);
+  calls_.erase(ticket);
+}
+
+Deadline Submissions::expire() {
+  std::vector<std::shared_ptr<Submitted>> late;
+  Deadline next = within(std::chrono::hours(1));
+  {
+    const std::lock_guard lock(mutex_);
+    const auto now = Deadline::Clock::now();
+    for (const auto& [ticket, call] : calls_) {
+      if (call.watched == nullptr) continue;
+      if (call.deadline.at() <= now) {
+        late.push_back(call.watched);
+      } else if (call.deadline.at() < next.at()) {
+        next = call.deadline;
+      }
+    }
+  }
+  for (const std::shared_ptr<Submitted>& call : late) call->give_up(StatusCode::kDeadlineExceeded);
+  return next;
+}
+
+size_t Submissions::take(std::span<Completion> out) {
+  const std::lock_guard lock(mutex_);
+  const size_t count = std::min(out.size(), completions_.size());
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = completions_.front();
+    completions_.pop_front();
+  }
+  if (completions_.empty() && count > 0 && event_.valid()) {
+    uint64_t signals = 0;
+    (void)!::read(event_.get(), &signals, sizeof(signals));
+  }
+  return count;
+}
+
+void Submissions::wait(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  finished_.wait_until(lock, deadline.at(), [this] { return !completions_.empty(); });
+}
+
+size_t Submissions::watched() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<size_t>(
+      std::count_if(calls_.begin(), calls_.end(), [](const auto& call) { return call.second.watched != nullptr; }));
+}
+
+size_t Submissions::open() const {
+  const std::lock_guard lock(mutex_);
+  return calls_.size() + completions_.size();
+}
+
+int Submissions::descriptor() {
+  const std::lock_guard lock(mutex_);
+  if (!event_.valid() && !no_event_) {
+    event_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    no_event_ = !event_.valid();
+    if (!completions_.empty()) signal_locked();
+  }
+  return event_.get();
+}
+
+bool Submissions::has_descriptor() const {
+  const std::lock_guard lock(mutex_);
+  return event_.valid();
+}
+
+void Submissions::signal_locked() {
+  if (!event_.valid()) return;
+  const uint64_t one = 1;
+  (void)!::write(event_.get(), &one, sizeof(one));
+}
+
+// ---- the worker ---------------------------------------------------------------------------------------------------
+
+Status Submissions::run(std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return unavailable("the client is being closed");
+  if (!worker_.joinable()) {
+    try {
+      worker_ = quiet_thread("kvist-reads", [this] { this->work(); });
+    } catch (const std::system_error& error) {
+      return resource_exhausted(std::string("no thread can be started: ") + error.what());
+    }
+  }
+  work_.push_back(std::move(work));
+  has_work_.notify_one();
+  return ok_status();
+}
+
+void Submissions::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    has_work_.wait(lock, [this] { return stopping_ || !work_.empty(); });
+    if (stopping_) return;
+    const std::function<void()> next = std::move(work_.front());
+    work_.pop_front();
+    lock.unlock();
+    next();
+    lock.lock();
+  }
+}
+
+void Submissions::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    has_work_.notify_all();
+  }
+  if (worker_.joinable()) worker_.join();
+  std::deque<std::function<void()>> dropped;
+  std::vector<std::shared_ptr<Submitted>> given_up;
+  {
+    const std::lock_guard lock(mutex_);
+    dropped.swap(work_);
+    for (const auto& [ticket, call] : calls_) {
+      if (call.watched != nullptr) given_up.push_back(call.watched);
+    }
+  }
+  for (const std::shared_ptr<Submitted>& call : given_up) call->give_up(StatusCode::kCancelled);
+}
+
+}  // namespace kvist::client

@@ -1,0 +1,86 @@
+// client/submissions.h: calls that were submitted and not polled yet: their tickets, their completions, and the descriptor
+// that tells of completions.
+//
+// Threads: any.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+
+#include "kvist/client.h"
+#include "memory/shared_memory.h"
+
+namespace kvist::client {
+
+// A submitted call that can be given up when its time is over.
+class Submitted {
+ public:
+  virtual ~Submitted() = default;
+  // Ends the call now: what has no result yet gets `why`, and the caller's memory is not touched any more. May lead to
+  // Submissions::finish().
+  virtual void give_up(StatusCode why) = 0;
+};
+
+class Submissions {
+ public:
+  ~Submissions();
+
+  // kResourceExhausted: Client::kMaxSubmitted are under way or not polled yet.
+  StatusOr<uint64_t> begin(Deadline deadline);
+  // The call behind the ticket, so that it can be given up in time. Not needed for one that looks at the clock itself.
+  void watch(uint64_t ticket, std::shared_ptr<Submitted> call);
+  void finish(uint64_t ticket, StatusCode code, uint32_t done);
+  // The call was not begun after all: there will be no completion.
+  void withdraw(uint64_t ticket);
+
+  // Gives up the calls whose time is over. Returns when the next one's is, at most an hour from now.
+  Deadline expire();
+  // Takes out completions, oldest first.
+  size_t take(std::span<Completion> out);
+  // Sleeps until there is a completion.
+  void wait(Deadline deadline);
+  // Calls that wait for the node's answer.
+  size_t watched() const;
+  // Under way or finished and not polled.
+  size_t open() const;
+
+  // An eventfd that is readable while there are completions; -1: none can be made.
+  int descriptor();
+  bool has_descriptor() const;
+
+  // Runs `work` on the worker thread, which is started for the first. kResourceExhausted: there is no thread to be had.
+  Status run(std::function<void()> work);
+  // Ends the worker, dropping work that has not begun, and gives up all calls: none touches its caller's memory afterwards.
+  void stop();
+
+ private:
+  struct Call {
+    Deadline deadline;
+    std::shared_ptr<Submitted> watched;
+  };
+
+  void signal_locked();
+  void work();
+
+  mutable std::mutex mutex_;
+  std::condition_variable finished_;
+  std::map<uint64_t, Call> calls_;  // begun, not finished
+  std::deque<Completion> completions_;
+  uint64_t next_ticket_ = 1;
+  FileDescriptor event_;
+  bool no_event_ = false;
+
+  std::condition_variable has_work_;
+  std::deque<std::function<void()>> work_;
+  std::thread worker_;
+  bool stopping_ = false;
+};
+
+}  // namespace kvist::client
