@@ -3,11 +3,17 @@
 
 #include "cli/replay_arguments.h"
 #include "cli/verb.h"
+#include "replay/live_replay.h"
 
 namespace kvist::cli {
 namespace {
 
 constexpr const char* kDetails =
+    "Client processes serve the requests in turn, as engines would: each looks for the longest prefix, copies\n"
+    "those blocks out of the pool and compares every byte, and stores the blocks that were missing. So clients\n"
+    "read each other's blocks. Without --socket a node of its own is started for the time. Exit code 1 if any\n"
+    "byte was wrong.\n"
+    "\n"
     "With --index-only the trace goes through the pool's index, retention and pins without any bytes, as fast\n"
     "as it can, under the trace's own clock. A hit is a block of a request's leading resident run: what stands\n"
     "behind the first missing block is useless. Beside the hit rate stand two bounds: an infinite cache, and a\n"
@@ -23,7 +29,7 @@ constexpr const char* kDetails =
 
 StatusOr<int> replay_trace(const ReplayArguments& arguments) {
   if (arguments.index_only) return replay_without_bytes(arguments);
-  return unimplemented("this build replays no bytes yet; add --index-only");
+  return replay_with_bytes(arguments);
 }
 
 VerbBody declare(Arguments& arguments) {
@@ -38,6 +44,16 @@ VerbBody declare(Arguments& arguments) {
   arguments.text("--policy", options->policy, "Which block to give up: lru").value_name("NAME");
   arguments.duration("--service", options->service, "With --index-only: how long a request keeps its blocks pinned")
       .default_text("an instant");
+  arguments.text("--socket", options->socket, "Replay through the node that listens there")
+      .value_name("PATH")
+      .default_text("a node of its own");
+  arguments.size("--memory", options->memory,
+                 "Without --socket: the pool of the node that is started; 0: use the node of this host");
+  arguments.number("--clients", options->clients, "Client processes", 1, replay::kMaxClients);
+  arguments.size("--block-bytes", options->block_bytes, "Size of a block");
+  arguments.duration("--seconds", options->seconds, "Replay over and over until then").default_text("the trace once");
+  arguments.text("--verify", options->verify, "Which reads the client library compares with their checksums")
+      .choices({"never", "sampled", "always"});
   options->cost.declare(arguments);
   arguments.flag("--json", options->json, "Print one JSON object a line");
   return [options] { return replay_trace(*options); };
@@ -50,6 +66,7 @@ const Verb kReplayVerb = {
     VerbGroup::kMeasure,
     "Run a request trace and show what was hit",
     kDetails,
+    "kvist replay conversation_trace.jsonl.gz --clients 4 --memory 4GiB\n"
     "kvist replay conversation_trace.jsonl.gz --index-only --capacity 10%\n"
     "kvist replay agent_sessions.jsonl.gz --index-only --arrivals 3/min --think-cap 300s --json\n",
     declare,

@@ -50,7 +50,17 @@ struct ReplayArguments {
   std::vector<std::string> capacities;  // with index_only
   std::string policy = "lru";
   std::chrono::nanoseconds service{0};  // with index_only
+  // With real bytes.
+  std::string socket;
+  uint64_t memory = uint64_t{1} << 30;
+  uint64_t clients = 4;
+  uint64_t block_bytes = 64 << 10;
+  std::chrono::nanoseconds seconds{0};
+  std::string verify = "sampled";
 };
+
+// replay_live.cc: with real bytes, through a node.
+StatusOr<int> replay_with_bytes(const ReplayArguments& arguments);
 
 // replay_index.cc: through the pool's index alone, at each capacity.
 StatusOr<int> replay_without_bytes(const ReplayArguments& arguments);

@@ -49,6 +49,7 @@ struct Verb {
 // All verbs, in the order in which `kvist --help` lists them within their groups.
 std::span<const Verb* const> all_verbs();
 
+extern const Verb kBenchVerb;
 extern const Verb kDoctorVerb;
 extern const Verb kNodeVerb;
 extern const Verb kReplayVerb;

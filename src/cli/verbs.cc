@@ -7,7 +7,7 @@ namespace kvist::cli {
 
 std::span<const Verb* const> all_verbs() {
   static constexpr std::array kVerbs = {
-      &kNodeVerb, &kReplayVerb, &kWorkloadVerb, &kDoctorVerb, &kVersionVerb,
+      &kNodeVerb, &kReplayVerb, &kWorkloadVerb, &kBenchVerb, &kDoctorVerb, &kVersionVerb,
   };
   return kVerbs;
 }

@@ -1,0 +1,140 @@
+#include "replay/child_node.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+extern char** environ;
+
+namespace kvist::replay {
+namespace {
+
+void nap() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
+
+}  // namespace
+
+std::string own_program() {
+  char path[4096];
+  const ssize_t size = ::readlink("/proc/self/exe", path, sizeof(path));
+  return size > 0 ? std::string(path, static_cast<size_t>(size)) : std::string();
+}
+
+pid_t start_program(const std::string& program, const std::vector<std::string>& arguments) {
+  std::vector<char*> argv{const_cast<char*>(program.c_str())};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  pid_t pid = -1;
+  const int failed = ::posix_spawn(&pid, program.c_str(), &actions, nullptr, argv.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  return failed == 0 ? pid : -1;
+}
+
+int stop_program(pid_t pid, double patience_s) {
+  int status = 0;
+  ::kill(pid, SIGTERM);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(patience_s);
+  while (::waitpid(pid, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() >= end) ::kill(pid, SIGKILL);
+    nap();
+  }
+  return status;
+}
+
+StatusOr<std::unique_ptr<ChildNode>> ChildNode::start(uint64_t memory_bytes, std::vector<std::string> arguments) {
+  std::unique_ptr<ChildNode> node(new ChildNode());
+  char folder[] = "/tmp/kvist-node.XXXXXX";
+  if (::mkdtemp(folder) == nullptr) return unavailable("no temporary folder could be made in /tmp");
+  node->folder_ = folder;
+  node->socket_ = node->folder_ + "/node.sock";
+  std::vector<std::string> argv{"node",     "--memory",    std::to_string(memory_bytes),
+                                "--socket", node->socket_, "--admin",
+                                "none",     "--log-level", "error"};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  node->pid_ = start_program(own_program(), argv);
+  if (node->pid_ < 0) return unavailable("the node could not be started: " + std::string(std::strerror(errno)));
+  const Deadline deadline = within(std::chrono::seconds(10));
+  while (!deadline.passed()) {
+    int status = 0;
+    if (::waitpid(node->pid_, &status, WNOHANG) == node->pid_) {
+      node->pid_ = -1;
+      return resource_exhausted("the node ended at once; its own message is above");
+    }
+    if (::access(node->socket_.c_str(), F_OK) == 0 && node->connect().ok()) return node;
+    nap();
+  }
+  return deadline_exceeded("the node did not answer within 10 s");
+}
+
+ChildNode::~ChildNode() {
+  if (pid_ > 0) stop_program(pid_);
+  ::unlink(socket_.c_str());
+  ::unlink((socket_ + ".lock").c_str());
+  ::rmdir(folder_.c_str());
+}
+
+StatusOr<Client> ChildNode::connect(Verify verify) const {
+  ClientOptions options;
+  options.socket = socket_;
+  options.verify = verify;
+  return Client::connect(options);
+}
+
+uint64_t ChildNode::stat(Client& client, const std::string& key) const {
+  const StatusOr<std::string> text = client.report(Client::Report::kNode);
+  if (!text.ok()) return 0;
+  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  const auto found = json.find(key);
+  return json.is_object() && found != json.end() && found->is_number() ? found->get<uint64_t>() : 0;
+}
+
+Status ChildNode::wait_populated(Client& client) const {
+  const Deadline deadline = within(std::chrono::seconds(60));
+  while (stat(client, "ready_bytes") < stat(client, "capacity_bytes")) {
+    if (deadline.passed()) return deadline_exceeded("the node's memory was not populated within 60 s");
+    nap();
+  }
+  return ok_status();
+}
+
+uint64_t private_bytes(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  uint64_t kib = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("RssAnon:", 0) == 0 || line.rfind("VmPTE:", 0) == 0)
+      kib += std::strtoull(line.c_str() + line.find(':') + 1, nullptr, 10);
+  }
+  return kib * 1024;
+}
+
+uint64_t table_bytes(pid_t node) {
+  const std::string folder = "/proc/" + std::to_string(node) + "/fd";
+  uint64_t bytes = 0;
+  DIR* listing = ::opendir(folder.c_str());
+  if (listing == nullptr) return 0;
+  while (const dirent* item = ::readdir(listing)) {
+    const std::string path = folder + "/" + item->d_name;
+    char target[256] = {};
+    if (::readlink(path.c_str(), target, sizeof(target) - 1) < 0) continue;
+    if (std::strstr(target, "memfd:kvist-") == nullptr || std::strstr(target, "arena") != nullptr) continue;
+    struct stat info = {};
+    if (::stat(path.c_str(), &info) == 0) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+  }
+  ::closedir(listing);
+  return bytes;
+}
+
+}  // namespace kvist::replay
