@@ -53,19 +53,22 @@ trap 'exit 143' TERM
 
 if [[ -z $trace ]]; then
   say "Writing an agent workload"
-  trace=$scratch/workload.jsonl
+  trace=$scratch/agents.jsonl.gz
   "$kvist" workload --out "$trace" || die "the workload could not be written"
 fi
 
 say "Starting a node with $memory"
-"$kvist" node --memory "$memory" --socket "$scratch/node.sock" >"$scratch/node.log" 2>&1 &
+# No admin address: the demonstration must run where even the loopback interface is down.
+"$kvist" node --memory "$memory" --socket "$scratch/node.sock" --admin none >"$scratch/ready" 2>"$scratch/node.log" &
 node=$!
+# The node prints one line when clients can connect.
 for _ in {1..200}; do
-  kill -0 "$node" 2>/dev/null || { cat "$scratch/node.log" >&2; node=; die "the node did not start"; }
-  if "$kvist" stat --socket "$scratch/node.sock" >/dev/null 2>&1; then break; fi
+  [[ ! -s $scratch/ready ]] || break
+  kill -0 "$node" 2>/dev/null || { node=; cat "$scratch/node.log" >&2; die "the node did not start"; }
   sleep 0.1
 done
-"$kvist" stat --socket "$scratch/node.sock" >/dev/null || { cat "$scratch/node.log" >&2; die "the node did not answer within 20 s"; }
+[[ -s $scratch/ready ]] || { cat "$scratch/node.log" >&2; die "the node was not ready within 20 s"; }
+cat "$scratch/ready"
 
 say "Replaying through $clients client processes"
 "$kvist" replay "$trace" --socket "$scratch/node.sock" --clients "$clients" || die "the replay failed"
