@@ -77,7 +77,7 @@ std::string to_json(const Line& line) {
       {"wrong_bytes", line.wrong_bytes},
       {"cpu", std::round(line.cpu * 100) / 100},
       {"other_cpus", std::round(line.other_cpus * 100) / 100}};
-  for (const auto& [key, value] : line.more) json[key] = number(value);
+  for (const auto& [key, value] : line.more) json[key] = value == 0 ? nlohmann::ordered_json(0) : number(value);
   return json.dump();
 }
 
@@ -96,7 +96,8 @@ std::string table_row(const Line& line) {
       short_number(line.p50_us, 2).c_str(), short_number(line.p99_us, 2).c_str(), short_number(line.ratio, 2).c_str(),
       line.ceiling.c_str(), static_cast<unsigned long long>(line.wrong_bytes), line.other_cpus);
   std::string row = text;
-  for (const auto& [key, value] : line.more) row += "  " + key + "=" + short_number(value, value < 10 ? 3 : 1);
+  for (const auto& [key, value] : line.more)
+    row += "  " + key + "=" + (value == 0 ? "0" : short_number(value, value < 10 ? 3 : 1));
   return row;
 }
 

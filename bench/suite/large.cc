@@ -22,7 +22,10 @@ std::string short_count(uint64_t blocks) {
   return blocks % 1'000'000 == 0 ? std::to_string(blocks / 1'000'000) + "M" : std::to_string(blocks / 1000) + "k";
 }
 
-// A full pool of `blocks` blocks: what is put on top evicts.
+// Chains from here on fill the pool up and are what is evicted.
+constexpr uint64_t kFirstFiller = 3'000'000;
+
+// A full pool, with `blocks` blocks that are looked up.
 struct Large {
   uint64_t blocks;
   std::unique_ptr<ChildNode> node;
@@ -36,7 +39,7 @@ StatusOr<Large> make_large(const Options& options, uint64_t blocks) {
   Large large;
   large.blocks = blocks;
   // Room for a little more than the blocks that are looked up, and entries for all that fits.
-  const uint64_t room = (blocks + blocks / 16 + 300'000) * kBlock / (64u << 20) * (64u << 20);
+  const uint64_t room = (blocks + blocks / 32 + 100'000) * kBlock / (64u << 20) * (64u << 20) + (64u << 20);
   StatusOr<std::unique_ptr<ChildNode>> node =
       ChildNode::start(room, {"--max-blocks", std::to_string(room / kBlock + 100'000)});
   if (!node.ok()) return node.status();
@@ -51,11 +54,29 @@ StatusOr<Large> make_large(const Options& options, uint64_t blocks) {
   return large;
 }
 
+// Touching the end of each chain that is looked up keeps all of it: what is evicted are fillers.
+void keep_chains(const Large& large) {
+  std::vector<Digest> ends;
+  for (uint64_t chain = 0; chain < large.chains(); ++chain) ends.push_back(name_of(chain, kChain - 1));
+  (void)large.space.touch(ends);
+}
+
+Status fill_up(const Options& options, Large& large, uint64_t* next_chain) {
+  options.progress("filling the rest of it, until it evicts");
+  ::usleep(1'100'000);  // uses are told apart by the second: these come after the filling
+  while (large.node->stat(large.client, "evicted_total") == 0) {
+    keep_chains(large);
+    if (Status status = fill(large.space, *next_chain, 20 * kChain, kBlock); !status.ok()) return status;
+    *next_chain += 20;
+  }
+  return ok_status();
+}
+
 // ---- inplace ------------------------------------------------------------------------------------------------------
 
 // In a process of its own: puts new blocks for as long as it lives, so that the node evicts. Paced to about 100 k blocks a
 // second: a stream of new blocks, not a race for the processors.
-pid_t start_evictor(const Large& large) {
+pid_t start_evictor(const Large& large, uint64_t first_chain) {
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
   ::close(STDOUT_FILENO);
@@ -64,16 +85,18 @@ pid_t start_evictor(const Large& large) {
   StatusOr<Space> space = open_space(*client, kBlock);
   if (!space.ok()) ::_exit(1);
   for (uint64_t n = 0; ::getppid() != 1; ++n) {
-    if (!fill(*space, 3'000'000 + n, kChain, kBlock).ok()) ::_exit(1);
+    if (!fill(*space, first_chain + n, kChain, kBlock).ok()) ::_exit(1);
     ::usleep(10'000);
   }
   ::_exit(0);
 }
 
-Status measure_inplace(const Options& options, const Large& large) {
+Status measure_inplace(const Options& options, Large& large) {
+  uint64_t next_chain = kFirstFiller;
+  if (Status status = fill_up(options, large, &next_chain); !status.ok()) return status;
   options.progress("inplace: one block at a time, while another process makes the node evict");
-  const uint64_t evicted_before = large.node->stat(const_cast<Client&>(large.client), "evicted_total");
-  const pid_t evictor = start_evictor(large);
+  const uint64_t evicted_before = large.node->stat(large.client, "evicted_total");
+  const pid_t evictor = start_evictor(large, next_chain);
   if (evictor < 0) return unavailable("no further process could be started");
   CpuWatch cpu({large.node->pid(), evictor});
   std::mt19937_64 random(1);
@@ -82,6 +105,7 @@ Status measure_inplace(const Options& options, const Large& large) {
   constexpr uint32_t kRound = 20'000;
   std::vector<Digest> names(kRound);
   for (uint32_t round = 0; round < options.rounds; ++round) {
+    keep_chains(large);
     for (Digest& name : names) name = name_of(random() % large.chains(), static_cast<uint32_t>(random() % kChain));
     double inside = 0;
     for (const Digest& name : names) {
@@ -114,8 +138,7 @@ Status measure_inplace(const Options& options, const Large& large) {
   cpu.fill(&line);
   ::kill(evictor, SIGKILL);
   ::waitpid(evictor, nullptr, 0);
-  line.more.emplace_back(
-      "evicted", static_cast<double>(large.node->stat(const_cast<Client&>(large.client), "evicted_total") - evicted_before));
+  line.more.emplace_back("evicted", static_cast<double>(large.node->stat(large.client, "evicted_total") - evicted_before));
   line.more.emplace_back("misses", static_cast<double>(misses));
   options.print(line);
   return ok_status();
