@@ -207,6 +207,16 @@ Argument Arguments::duration(const std::string& name, std::chrono::nanoseconds& 
   });
 }
 
+Argument Arguments::seconds(const std::string& name, std::chrono::nanoseconds& into, const std::string& help) {
+  return parser_->add(name, help, "N", format_duration(into), [&into](const std::string& word) {
+    const bool bare = !word.empty() && word.find_first_not_of("0123456789.") == std::string::npos;
+    StatusOr<std::chrono::nanoseconds> value = parse_duration(bare ? word + "s" : word);
+    if (!value.ok()) return std::string(value.status().message());
+    into = *value;
+    return std::string();
+  });
+}
+
 Arguments::Result Arguments::parse(const std::vector<std::string>& words) {
   try {
     // CLI11 takes a vector from its end.

@@ -63,6 +63,8 @@ class Arguments {
   Argument size(const std::string& name, uint64_t& into, const std::string& help);
   // With a unit: "500ms", "30s".
   Argument duration(const std::string& name, std::chrono::nanoseconds& into, const std::string& help);
+  // For a name that says its unit ("--seconds"): "60" means 60 s; "500ms" and "2min" are taken too.
+  Argument seconds(const std::string& name, std::chrono::nanoseconds& into, const std::string& help);
 
   // Fills the variables from the words behind the verb.
   Result parse(const std::vector<std::string>& words);

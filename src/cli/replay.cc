@@ -51,7 +51,8 @@ VerbBody declare(Arguments& arguments) {
                  "Without --socket: the pool of the node that is started; 0: use the node of this host");
   arguments.number("--clients", options->clients, "Client processes", 1, replay::kMaxClients);
   arguments.size("--block-bytes", options->block_bytes, "Size of a block");
-  arguments.duration("--seconds", options->seconds, "Replay over and over until then").default_text("the trace once");
+  arguments.seconds("--seconds", options->seconds, "Replay over and over, for so many seconds")
+      .default_text("the trace once");
   arguments.text("--verify", options->verify, "Which reads the client library compares with their checksums")
       .choices({"never", "sampled", "always"});
   options->cost.declare(arguments);

@@ -57,6 +57,22 @@ TEST_F(ArgumentsTest, FillsEveryKind) {
   EXPECT_EQ(values.keys, (std::vector<std::string>{"a", "b"}));
 }
 
+TEST_F(ArgumentsTest, SecondsNeedNoUnit) {
+  for (const auto& [word, expected] : {std::pair{"60", 60000ms}, {"0.5", 500ms}, {"250ms", 250ms}, {"2min", 120000ms}}) {
+    Arguments each("kvist try", "", "");
+    std::chrono::nanoseconds value = 0ms;
+    each.seconds("--seconds", value, "How long");
+    ASSERT_EQ(each.parse({"--seconds", word}).outcome, Outcome::kRun) << word;
+    EXPECT_EQ(value, expected) << word;
+  }
+  for (const char* word : {"", ".", "1.2.3", "-1", "x"}) {
+    Arguments each("kvist try", "", "");
+    std::chrono::nanoseconds value = 0ms;
+    each.seconds("--seconds", value, "How long");
+    EXPECT_EQ(each.parse({"--seconds", word}).outcome, Outcome::kWrong) << word;
+  }
+}
+
 TEST_F(ArgumentsTest, KeepsDefaultsOfWhatIsNotGiven) {
   ASSERT_EQ(arguments.parse({"f"}).outcome, Outcome::kRun);
   EXPECT_EQ(values.mode, "fast");
