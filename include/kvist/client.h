@@ -65,11 +65,11 @@ struct ClientOptions {
   // Where the node listens. Empty: $KVIST_SOCKET, else the first that exists of $XDG_RUNTIME_DIR/kvist.sock and
   // /run/kvist/node.sock.
   std::string socket{};
-  std::string domain{};           // the tenant's pool; empty: the node's default one
-  std::string token{};            // where the node asks for one
-  std::string name{};             // shown by `kvist clients`; empty: the program's name
+  std::string domain{};  // the tenant's pool; empty: the node's default one
+  std::string token{};   // where the node asks for one
+  std::string name{};    // shown by `kvist clients`; empty: the program's name
   Verify verify = Verify::kSampled;
-  uint32_t pins = 16384;          // blocks that this client may hold pinned at once
+  uint32_t pins = 16384;                      // blocks that this client may hold pinned at once
   uint64_t stock_bytes = uint64_t{64} << 20;  // empty slots kept ready for puts, at most
   // Without a node: true returns a client that connects by itself when one appears, and open() works before that; false
   // returns kUnavailable.
@@ -103,16 +103,16 @@ struct Chain {
 
 // A stretch of positions that a look-up found in one place.
 struct Run {
-  uint32_t begin = 0, end = 0;        // indices into the call's positions
-  uint64_t part_mask = 0;             // bit p: part p is there at each of them
+  uint32_t begin = 0, end = 0;  // indices into the call's positions
+  uint64_t part_mask = 0;       // bit p: part p is there at each of them
   enum class Source : uint8_t { kDram } source = Source::kDram;
-  uint32_t predicted_us = 0;          // time to have the bytes, from now
+  uint32_t predicted_us = 0;  // time to have the bytes, from now
 };
 
 struct PrefixOptions {
-  uint32_t from = 0;   // index into positions from which blocks are wanted; the engine has the ones before
-  bool promise = true; // pin what was found, so that it stays; false: a hint, which pins and touches nothing
-  uint64_t parts = 0;  // bit p: part p is wanted; 0: all that the namespace declares
+  uint32_t from = 0;    // index into positions from which blocks are wanted; the engine has the ones before
+  bool promise = true;  // pin what was found, so that it stays; false: a hint, which pins and touches nothing
+  uint64_t parts = 0;   // bit p: part p is wanted; 0: all that the namespace declares
 };
 
 // The longest usable prefix of a chain from `from` on. Movable. While it lives (and was a promise), its blocks cannot be
@@ -128,10 +128,10 @@ class Prefix {
   // Why there is no more than there is: OK (an ordinary hole, or the end), kFailedPrecondition (flushed; after fork),
   // kUnavailable, kResourceExhausted (no more pins), kDataLoss (the next block failed its verification), kInvalidArgument.
   const Status& status() const;
-  uint32_t size() const;                   // positions usable, counted from `from`
-  std::span<const Run> runs() const;       // the usable ones first, then (hints only) what lies behind holes
-  std::span<const Block> blocks() const;   // of a promise: position by position, part by part within one
-  void reset();                            // unpins now
+  uint32_t size() const;                  // positions usable, counted from `from`
+  std::span<const Run> runs() const;      // the usable ones first, then (hints only) what lies behind holes
+  std::span<const Block> blocks() const;  // of a promise: position by position, part by part within one
+  void reset();                           // unpins now
 
  private:
   friend class Space;
@@ -147,7 +147,7 @@ class Pinned {
   Pinned& operator=(Pinned&&) noexcept;
   ~Pinned();
 
-  size_t size() const;                    // as many as were asked for
+  size_t size() const;  // as many as were asked for
   // nullptr when it missed; result(i) says why.
   const Block* operator[](size_t i) const;
   StatusCode result(size_t i) const;
@@ -278,7 +278,8 @@ class Space {
 
 struct ClientStats {
   uint64_t hits = 0, misses = 0, bytes_got = 0, bytes_put = 0, blocks_put = 0, already_there = 0;
-  uint64_t verified = 0, corrupt = 0, pins_refused = 0, put_refused = 0, unavailable = 0, deadline_exceeded = 0, reconnects = 0;
+  uint64_t verified = 0, corrupt = 0, pins_refused = 0, put_refused = 0, unavailable = 0, deadline_exceeded = 0,
+           reconnects = 0;
 };
 
 class Client {

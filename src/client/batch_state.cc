@@ -58,7 +58,8 @@ Status BatchState::find_room(std::span<const uint32_t> absent) {
       for (const Grant& grant : grants) {
         const bool in_arena = grant.offset <= session_->memory().arena_bytes &&
                               grant.slot_bytes <= session_->memory().arena_bytes - grant.offset;
-        if (!in_arena || grant.slot_bytes < slots_[absent[k]].length) return internal_error("the node granted what it has not");
+        if (!in_arena || grant.slot_bytes < slots_[absent[k]].length)
+          return internal_error("the node granted what it has not");
         slots_[absent[k++]].grant = grant;
         any = true;
       }

@@ -12,8 +12,8 @@ namespace kvist::client {
 namespace {
 
 constexpr std::chrono::microseconds kPolling{20};
-constexpr uint32_t kPollingWorth = 64;    // of 256: below it, polling pauses
-constexpr uint32_t kPollingPause = 256;   // waits
+constexpr uint32_t kPollingWorth = 64;   // of 256: below it, polling pauses
+constexpr uint32_t kPollingPause = 256;  // waits
 
 bool several_cpus() {
   cpu_set_t cpus;
@@ -29,7 +29,9 @@ void relax() {
 #endif
 }
 
-Status gone(const std::string& how) { return unavailable("the node went away (" + how + "); the client connects again by itself"); }
+Status gone(const std::string& how) {
+  return unavailable("the node went away (" + how + "); the client connects again by itself");
+}
 
 }  // namespace
 
@@ -195,11 +197,13 @@ void Channel::hand_over(std::unique_lock<std::mutex>& lock, size_t bytes) {
   std::span<const std::byte> body;
   const bool ours = wire::open_packet({packet_.get(), bytes}, &header, &body);
   if (!ours || in_flight_.empty() || header.request != in_flight_.front()->number_ ||
-      header.type != (static_cast<uint16_t>(in_flight_.front()->type_) | static_cast<uint16_t>(wire::MessageType::kAnswer))) {
+      header.type !=
+          (static_cast<uint16_t>(in_flight_.front()->type_) | static_cast<uint16_t>(wire::MessageType::kAnswer))) {
     // The node refuses what it cannot read with a message that answers no request in particular.
     const bool refusal = ours && header.status != 0;
-    fail_locked(lock, refusal ? gone(std::string(reinterpret_cast<const char*>(body.data()), std::min<size_t>(body.size(), 512)))
-                              : gone("it sent what is no answer to any request"));
+    fail_locked(lock, refusal
+                          ? gone(std::string(reinterpret_cast<const char*>(body.data()), std::min<size_t>(body.size(), 512)))
+                          : gone("it sent what is no answer to any request"));
     return;
   }
   const std::shared_ptr<Exchange> exchange = std::move(in_flight_.front());
@@ -207,8 +211,9 @@ void Channel::hand_over(std::unique_lock<std::mutex>& lock, size_t bytes) {
   lock.unlock();
   Status status;
   if (header.status != 0) {
-    const auto code = header.status <= static_cast<uint16_t>(StatusCode::kUnauthenticated) ? static_cast<StatusCode>(header.status)
-                                                                                          : StatusCode::kUnknown;
+    const auto code = header.status <= static_cast<uint16_t>(StatusCode::kUnauthenticated)
+                          ? static_cast<StatusCode>(header.status)
+                          : StatusCode::kUnknown;
     status = Status(code, std::string(reinterpret_cast<const char*>(body.data()), body.size()));
   }
   exchange->take(status, status.ok() ? body : std::span<const std::byte>());

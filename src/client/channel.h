@@ -103,7 +103,7 @@ class Channel {
   FileDescriptor socket_;
   const uint32_t max_in_flight_;
   const size_t max_packet_;
-  const bool may_poll_;  // more than one CPU
+  const bool may_poll_;                  // more than one CPU
   std::unique_ptr<std::byte[]> packet_;  // what arrives; the leader's
 
   mutable std::mutex mutex_;

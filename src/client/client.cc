@@ -120,7 +120,8 @@ StatusOr<std::string> Client::report(Report what, Deadline deadline) {
       []() -> StatusOr<std::string> { return no_memory_error(); });
 }
 
-StatusOr<std::vector<Client::Listing>> Client::list(const Space& space, uint64_t* cursor, uint32_t limit, Deadline deadline) {
+StatusOr<std::vector<Client::Listing>> Client::list(const Space& space, uint64_t* cursor, uint32_t limit,
+                                                    Deadline deadline) {
   if (Status status = usable(connection_.get()); !status.ok()) return status;
   if (space.state_ == nullptr || &space.state_->connection() != connection_.get()) {
     return invalid_argument("the Space was not opened by this client");

@@ -10,6 +10,8 @@
 namespace kvist::client {
 namespace {
 
+constexpr std::chrono::milliseconds kFarewell{200};
+
 std::string program_name() {
   std::ifstream file("/proc/self/comm");
   std::string name;
@@ -33,6 +35,7 @@ Connection::Connection(const Parameters& parameters)
 Connection::~Connection() {
   if (keeper_ != nullptr) keeper_->stop();
   submissions_.stop();
+  if (session_ != nullptr) session_->link().settle(within(kFarewell));
   surroundings_.side->replace(nullptr);
 }
 
@@ -70,7 +73,8 @@ StatusOr<std::shared_ptr<Connection>> Connection::embedded(const EmbeddedOptions
 StatusOr<std::shared_ptr<Session>> Connection::session() const {
   const std::lock_guard lock(mutex_);
   if (session_ != nullptr && !session_->link().lost()) return session_;
-  return session_ != nullptr || why_not_.ok() ? unavailable("the node went away; the client connects again by itself") : why_not_;
+  return session_ != nullptr || why_not_.ok() ? unavailable("the node went away; the client connects again by itself")
+                                              : why_not_;
 }
 
 Status Connection::adopt(const std::shared_ptr<Session>& session, Deadline deadline) {

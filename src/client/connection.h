@@ -1,8 +1,8 @@
 // client/connection.h: what all handles of one client share: the current session, the spaces that are open, and the policy
 // by which it reads.
 //
-// Threads: any. Lifetime: by shared_ptr; the last handle's end says goodbye to the node. Sessions with objects still out live
-// on without it.
+// Threads: any. Lifetime: by shared_ptr; the last handle's end says goodbye to the node. Sessions with objects still out
+// live on without it.
 #pragma once
 
 #include <atomic>
@@ -82,10 +82,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   mutable std::mutex mutex_;
   std::shared_ptr<Session> session_;
-  Status why_not_;                     // why there is no session
-  std::vector<SpaceState*> spaces_;    // by number; null: free
+  Status why_not_;                   // why there is no session
+  std::vector<SpaceState*> spaces_;  // by number; null: free
   uint64_t spaces_opened_ = 0;
-  std::unique_ptr<Keeper> keeper_;     // null when embedded
+  std::unique_ptr<Keeper> keeper_;  // null when embedded
 };
 
 // No exception of the library's own leaves the client: what can be thrown is a lack of memory or of threads.

@@ -98,7 +98,8 @@ StatusOr<EmbeddedPool> EmbeddedPool::create(const EmbeddedOptions& options) {
   if (!pins.ok()) return pins.status();
   made.pins_.reset(*pins);
   made.pin_capacity_ = options.pins;
-  if (Status status = made.pool_->add_session(kOnlySession, SessionLimits(), *pins, options.pins); !status.ok()) return status;
+  if (Status status = made.pool_->add_session(kOnlySession, SessionLimits(), *pins, options.pins); !status.ok())
+    return status;
   return made;
 }
 
@@ -113,7 +114,9 @@ NodeMemory EmbeddedPool::memory() const {
   return view;
 }
 
-std::unique_ptr<Link> EmbeddedPool::link(GrantSink* sink) && { return std::make_unique<EmbeddedLink>(std::move(*this), sink); }
+std::unique_ptr<Link> EmbeddedPool::link(GrantSink* sink) && {
+  return std::make_unique<EmbeddedLink>(std::move(*this), sink);
+}
 
 // ---- maintenance --------------------------------------------------------------------------------------------------
 
@@ -183,7 +186,8 @@ void EmbeddedLink::changed_locked() {
 
 // ---- what is asked of it ------------------------------------------------------------------------------------------
 
-StatusOr<SpaceRef> EmbeddedLink::open_space(std::string_view alias, std::string_view record, const NamespaceId& id, Deadline) {
+StatusOr<SpaceRef> EmbeddedLink::open_space(std::string_view alias, std::string_view record, const NamespaceId& id,
+                                            Deadline) {
   const std::lock_guard lock(mutex_);
   const StatusOr<SpaceInfo> space = pool_->open_space(alias, record, id);
   if (!space.ok()) return space.status();
@@ -217,10 +221,9 @@ Status EmbeddedLink::commit(const std::shared_ptr<Commit>& commit, Deadline) {
   {
     const std::lock_guard lock(mutex_);
     changed_locked();
-    commit->codes.reserve(commit->records.size());
-    for (const CommitRecord& record : commit->records) {
-      commit->codes.push_back(static_cast<uint8_t>(pool_->commit(kOnlySession, commit->space, record)));
-    }
+    std::vector<CommitCode> codes(commit->records.size());
+    pool_->commit(kOnlySession, commit->space, commit->records, codes);
+    for (const CommitCode code : codes) commit->codes.push_back(static_cast<uint8_t>(code));
     if (!commit->records.empty() && !(commit->session.empty() && commit->stop.empty())) {
       pool_->note_use(commit->space, commit->records.back().digest, commit->session, commit->stop);
     }

@@ -64,6 +64,7 @@ class EmbeddedLink final : public Link {
   Status report_bad(EntryId id, uint32_t generation, Deadline deadline) override;
   StatusOr<std::string> report(Client::Report what, Deadline deadline) override;
   StatusOr<ListPage> list(SpaceRef space, uint64_t cursor, uint32_t limit, Deadline deadline) override;
+  void settle(Deadline) override {}
   void fail(const Status&) override {}
   bool lost() const override { return false; }
   Status release(uint64_t, uint64_t, Deadline) override { return ok_status(); }

@@ -15,8 +15,8 @@
 namespace kvist::client {
 namespace {
 
-constexpr std::chrono::milliseconds kAttempt{2000};     // for one connection, welcome included
-constexpr int kFirstPauseMs = 10;                       // doubled with each failed attempt
+constexpr std::chrono::milliseconds kAttempt{2000};  // for one connection, welcome included
+constexpr int kFirstPauseMs = 10;                    // doubled with each failed attempt
 constexpr int kLongestPauseMs = 1000;
 constexpr std::chrono::milliseconds kChore{1000};       // for one message of chores()
 constexpr std::chrono::milliseconds kBeforeFaults{50};  // a command that is over by then need not fault anything in
@@ -30,7 +30,8 @@ Keeper::Keeper(Connection& connection, Parameters parameters)
     : connection_(connection),
       parameters_(std::move(parameters)),
       wakes_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      jitter_(reinterpret_cast<uintptr_t>(this) ^ static_cast<uint64_t>(Deadline::Clock::now().time_since_epoch().count())) {}
+      jitter_(reinterpret_cast<uintptr_t>(this) ^ static_cast<uint64_t>(Deadline::Clock::now().time_since_epoch().count())) {
+}
 
 Keeper::~Keeper() { stop(); }
 
@@ -152,8 +153,7 @@ void Keeper::attend() {
   next_expiry_ = submissions.expire();
   const bool receive = submissions.has_descriptor() && submissions.watched() > 0;
   // Without POLLIN an answer does not wake this thread: whoever waits for it reads it.
-  pollfd wanted[2] = {{wakes_.get(), POLLIN, 0},
-                      {socket_, static_cast<short>(receive ? POLLIN | POLLRDHUP : POLLRDHUP), 0}};
+  pollfd wanted[2] = {{wakes_.get(), POLLIN, 0}, {socket_, static_cast<short>(receive ? POLLIN | POLLRDHUP : POLLRDHUP), 0}};
   const int ready = ::poll(wanted, 2, wait_time_ms());
   if (ready < 0) return;
   if ((wanted[0].revents & POLLIN) != 0) drain_wakes();

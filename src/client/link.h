@@ -42,8 +42,8 @@ class CommitFollower {
 struct Commit {
   SpaceRef space;
   std::vector<CommitRecord> records;
-  std::vector<Grant> grants;    // grants[k] is the slot of records[k]
-  std::vector<uint32_t> index;  // records[k] is the caller's block index[k]
+  std::vector<Grant> grants;       // grants[k] is the slot of records[k]
+  std::vector<uint32_t> index;     // records[k] is the caller's block index[k]
   std::string_view session, stop;  // read only while it is sent
   uint32_t refill_length = 0;      // slots wanted in return
   uint32_t refill_count = 0;
@@ -91,6 +91,9 @@ class Link {
   virtual StatusOr<std::string> report(Client::Report what, Deadline deadline) = 0;
   virtual StatusOr<ListPage> list(SpaceRef space, uint64_t cursor, uint32_t limit, Deadline deadline) = 0;
 
+  // The client is being closed: takes in what is still to be answered, and ends the link if that does not come in time.
+  // Calls on their way hold their session, which holds the link: nothing else would end them.
+  virtual void settle(Deadline deadline) = 0;
   // The connection is lost: ends all calls on it with `why`.
   virtual void fail(const Status& why) = 0;
   virtual bool lost() const = 0;

@@ -63,9 +63,9 @@ StatusOr<NodeMemory> map_node_memory(const wire::Welcome& welcome, const std::ar
   ControlLayout layout;
   if (Status status = check_control(memory, welcome, &layout); !status.ok()) return status;
   if (Status status = check_pins(memory, welcome); !status.ok()) return status;
-  memory.reader = Reader(ControlView::over(memory.control_map.data(), layout),
-                         reinterpret_cast<std::atomic<uint32_t>*>(memory.touch_map.data()), memory.read_map.data(),
-                         welcome.arena_bytes);
+  memory.reader =
+      Reader(ControlView::over(memory.control_map.data(), layout),
+             reinterpret_cast<std::atomic<uint32_t>*>(memory.touch_map.data()), memory.read_map.data(), welcome.arena_bytes);
   memory.writable = memory.write_map.data();
   memory.arena_bytes = welcome.arena_bytes;
   memory.extent_bytes = welcome.extent_bytes;

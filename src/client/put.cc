@@ -93,7 +93,8 @@ void CommitTracker::answered(Commit& commit) {
   count(counters.bytes_put, stored_bytes);
   count(counters.already_there, there);
   count(counters.put_refused, refused);
-  const auto mine = std::find_if(unanswered_.begin(), unanswered_.end(), [&](const auto& each) { return each.get() == &commit; });
+  const auto mine =
+      std::find_if(unanswered_.begin(), unanswered_.end(), [&](const auto& each) { return each.get() == &commit; });
   if (mine != unanswered_.end()) unanswered_.erase(mine);
   end_if_done(lock);
 }
@@ -158,15 +159,15 @@ Status SlotFinder::refused(GrantStop stop, uint32_t length) const {
       return invalid_argument("a block of " + size + " is longer than the pool's extents of " +
                               std::to_string(session_.memory().extent_bytes) + " bytes");
     case GrantStop::kOverQuota:
-      return resource_exhausted("this client holds all that the node allows it (slots not yet committed, or pinned bytes); "
-                                "let go of blocks, or raise the node's limits");
+      return resource_exhausted(
+          "this client holds all that the node allows it (slots not yet committed, or pinned bytes); "
+          "let go of blocks, or raise the node's limits");
     case GrantStop::kPoolPinned:
       return resource_exhausted("the pool has no room for " + size +
                                 ": everything in it is pinned or being filled; let go of blocks, or give it more memory");
     case GrantStop::kEvicting:
     case GrantStop::kNoMemoryYet:
-    case GrantStop::kNone:
-      return deadline_exceeded("the pool made no room for " + size + " in time");
+    case GrantStop::kNone: return deadline_exceeded("the pool made no room for " + size + " in time");
   }
   return internal_error("a grant ended for no known reason");
 }
@@ -231,7 +232,12 @@ class Putter {
  public:
   Putter(const PutCall& call, std::span<const Gather> sources, std::span<StatusCode> results,
          const std::shared_ptr<CommitTracker>& tracker)
-      : call_(call), sources_(sources), results_(results), tracker_(tracker), session_(tracker->session()), slots_(*tracker) {}
+      : call_(call),
+        sources_(sources),
+        results_(results),
+        tracker_(tracker),
+        session_(tracker->session()),
+        slots_(*tracker) {}
 
   void run() {
     const size_t most = std::min(kChunkBlocks, session_.link().most_records());
@@ -336,7 +342,8 @@ class Putter {
       results_[i] = StatusCode::kInternal;
       return;
     }
-    record.checksum = call_.space->connection().copier().gather_checksum(session_.memory().writable + grant.offset, sources_[i]);
+    record.checksum =
+        call_.space->connection().copier().gather_checksum(session_.memory().writable + grant.offset, sources_[i]);
     commit->records.push_back(record);
     commit->grants.push_back(grant);
     commit->index.push_back(i);

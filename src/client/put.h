@@ -35,7 +35,8 @@ class CommitTracker final : public CommitFollower, public Submitted, public std:
   using Ended = std::function<void(size_t stored)>;
 
   // `results`: the caller's; written until the tracker has ended.
-  CommitTracker(std::shared_ptr<Session> session, std::span<StatusCode> results) : session_(std::move(session)), results_(results) {}
+  CommitTracker(std::shared_ptr<Session> session, std::span<StatusCode> results)
+      : session_(std::move(session)), results_(results) {}
 
   Session& session() const { return *session_; }
 

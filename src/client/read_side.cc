@@ -10,8 +10,8 @@
 namespace kvist::client {
 namespace {
 
-constexpr uint32_t kMostFreeSets = 8;        // kept by a shard
-constexpr size_t kMostKeptBlocks = 4096;     // entries that a free set's buffers keep
+constexpr uint32_t kMostFreeSets = 8;     // kept by a shard
+constexpr size_t kMostKeptBlocks = 4096;  // entries that a free set's buffers keep
 
 }  // namespace
 

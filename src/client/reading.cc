@@ -9,7 +9,7 @@
 namespace kvist::client {
 namespace {
 
-constexpr size_t kGroup = 64;              // look-ups at a time
+constexpr size_t kGroup = 64;  // look-ups at a time
 constexpr uint32_t kMoreWords = 256;
 constexpr uint32_t kVerifiedOneIn = 64;
 constexpr size_t kBytesBetweenLooks = 1 << 20;  // at the clock
@@ -130,7 +130,7 @@ size_t contains_blocks(Reading& reading, std::span<const Digest> positions, uint
     const std::span<const Digest> group = positions.subspan(base, std::min(kGroup, positions.size() - base));
     there += reading.reader().locate(reading.space(), group, part, found);
     for (size_t k = 0; k < group.size(); ++k) {
-      results[base + k] = group[k].is_zero()           ? StatusCode::kInvalidArgument
+      results[base + k] = group[k].is_zero()        ? StatusCode::kInvalidArgument
                           : found[k].id == kNoEntry ? StatusCode::kNotFound
                                                     : StatusCode::kOk;
     }

@@ -1,4 +1,5 @@
-// kvist::Prefix, Pinned and Batch: what calls hand out. All three may outlive their Client, and do nothing in a forked child.
+// kvist::Prefix, Pinned and Batch: what calls hand out. All three may outlive their Client, and do nothing in a forked
+// child.
 #include <utility>
 
 #include "client/batch_state.h"

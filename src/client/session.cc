@@ -66,7 +66,8 @@ void Session::lent_back() {
 }
 
 void Session::let_go() {
-  const std::shared_ptr<Session> last = std::move(kept_);  // destroys this when it goes out of scope, unless a Batch holds it
+  const std::shared_ptr<Session> last =
+      std::move(kept_);  // destroys this when it goes out of scope, unless a Batch holds it
 }
 
 }  // namespace kvist::client

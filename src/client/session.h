@@ -52,7 +52,8 @@ class Session : public std::enable_shared_from_this<Session> {
   };
 
   // `self`: how the node will know this session when it has lost its socket. The link follows by attach().
-  Session(Surroundings surroundings, NodeMemory memory, Farewells::Farewell self, uint64_t stock_bytes, uint32_t stock_slots);
+  Session(Surroundings surroundings, NodeMemory memory, Farewells::Farewell self, uint64_t stock_bytes,
+          uint32_t stock_slots);
   ~Session();
 
   void attach(std::unique_ptr<Link> link) { link_ = std::move(link); }

@@ -22,9 +22,7 @@ GrantStop stop_of(uint8_t stop) {
   return stop <= static_cast<uint8_t>(GrantStop::kTooLong) ? static_cast<GrantStop>(stop) : GrantStop::kEvicting;
 }
 
-uint32_t limited(uint32_t announced, size_t ours) {
-  return static_cast<uint32_t>(std::clamp<size_t>(announced, 1, ours));
-}
+uint32_t limited(uint32_t announced, size_t ours) { return static_cast<uint32_t>(std::clamp<size_t>(announced, 1, ours)); }
 
 }  // namespace
 
@@ -285,6 +283,12 @@ Status SocketLink::release(uint64_t session, uint64_t cookie, Deadline deadline)
   packet.start(MessageType::kRelease, 0);
   packet.add(wire::Release{session, cookie});
   return ask(MessageType::kRelease, packet, nullptr, deadline);
+}
+
+void SocketLink::settle(Deadline deadline) {
+  while (channel_.receive(deadline)) {
+  }
+  if (channel_.in_flight() > 0) channel_.fail(unavailable("the client was closed"));
 }
 
 bool SocketLink::bye() {

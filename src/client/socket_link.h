@@ -30,6 +30,7 @@ class SocketLink final : public Link {
   Status report_bad(EntryId id, uint32_t generation, Deadline deadline) override;
   StatusOr<std::string> report(Client::Report what, Deadline deadline) override;
   StatusOr<ListPage> list(SpaceRef space, uint64_t cursor, uint32_t limit, Deadline deadline) override;
+  void settle(Deadline deadline) override;
   void fail(const Status& why) override { channel_.fail(why); }
   bool lost() const override { return channel_.failed(); }
   Status release(uint64_t session, uint64_t cookie, Deadline deadline) override;

@@ -228,8 +228,8 @@ Status begin_put(SpaceState* state, const Chain& chain, const PutOptions& option
 
 }  // namespace
 
-size_t Space::put(const Chain& chain, std::span<const Gather> sources, std::span<StatusCode> results, const PutOptions& options,
-                  Deadline deadline) const {
+size_t Space::put(const Chain& chain, std::span<const Gather> sources, std::span<StatusCode> results,
+                  const PutOptions& options, Deadline deadline) const {
   const auto run = [&]() -> size_t {
     PutCall call;
     std::shared_ptr<CommitTracker> tracker;
@@ -360,7 +360,8 @@ Status Space::touch(std::span<const Digest> positions, uint16_t part, std::strin
   return guarded(run, []() -> Status { return no_memory_error(); });
 }
 
-size_t Space::remove(std::span<const Digest> positions, std::span<StatusCode> results, uint16_t part, Deadline deadline) const {
+size_t Space::remove(std::span<const Digest> positions, std::span<StatusCode> results, uint16_t part,
+                     Deadline deadline) const {
   const auto run = [&]() -> size_t {
     fill(results, StatusCode::kInvalidArgument);
     if (results.size() != positions.size()) return 0;

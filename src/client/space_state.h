@@ -24,8 +24,7 @@ class Connection;
 class SpaceState : public std::enable_shared_from_this<SpaceState> {
  public:
   // `number`: below Session::kMostSpaces, this state's own until it is destroyed.
-  SpaceState(Connection& connection, Identity identity, std::string record, const NamespaceId& id,
-             uint32_t number);
+  SpaceState(Connection& connection, Identity identity, std::string record, const NamespaceId& id, uint32_t number);
   ~SpaceState();
   SpaceState(const SpaceState&) = delete;
   SpaceState& operator=(const SpaceState&) = delete;
@@ -63,7 +62,7 @@ class SpaceState : public std::enable_shared_from_this<SpaceState> {
   const uint32_t number_;
   std::atomic<bool> flushed_{false};
   mutable std::mutex mutex_;
-  Status refusal_;  // why the last session does not know it
+  Status refusal_;                      // why the last session does not know it
   std::array<uint64_t, 2> bound_to_{};  // incarnation
   uint64_t epoch_ = 0;                  // there
 };

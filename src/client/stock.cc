@@ -10,7 +10,9 @@ namespace {
 constexpr size_t kMostLengths = 4096;  // remembered; beyond it all are forgotten and learnt anew
 
 // Whether a slot wastes no more on a block than one of the node's general sizes would: a fifth, plus the alignment.
-bool fits(uint32_t slot_bytes, uint32_t length) { return slot_bytes >= length && slot_bytes - length <= length / 4 + kSlotAlign; }
+bool fits(uint32_t slot_bytes, uint32_t length) {
+  return slot_bytes >= length && slot_bytes - length <= length / 4 + kSlotAlign;
+}
 
 }  // namespace
 

@@ -55,7 +55,7 @@ class Stock final : public GrantSink {
   const uint64_t most_bytes_;
   const uint32_t most_slots_;
   mutable std::mutex mutex_;
-  std::vector<SlotClass> classes_;                  // few: an engine has as many sizes as parts
+  std::vector<SlotClass> classes_;                    // few: an engine has as many sizes as parts
   std::unordered_map<uint32_t, uint32_t> by_length_;  // which slot size the node gives for a length, as far as seen
   uint64_t bytes_ = 0;
 };

@@ -34,11 +34,12 @@ class ChannelTest : public testing::Test {
   };
   std::shared_ptr<Call> make_call() {
     auto call = std::make_shared<Call>();
-    call->exchange = std::make_shared<Exchange>(MessageType::kStat, [call = call.get()](const Status& status, std::span<const std::byte> body) {
-      ++call->taken;
-      call->status = status;
-      call->body.assign(reinterpret_cast<const char*>(body.data()), body.size());
-    });
+    call->exchange = std::make_shared<Exchange>(MessageType::kStat,
+                                                [call = call.get()](const Status& status, std::span<const std::byte> body) {
+                                                  ++call->taken;
+                                                  call->status = status;
+                                                  call->body.assign(reinterpret_cast<const char*>(body.data()), body.size());
+                                                });
     return call;
   }
   Status send(Call& call, Deadline deadline = within(std::chrono::seconds(20)), size_t bytes = 8) {
@@ -59,9 +60,11 @@ class ChannelTest : public testing::Test {
     if (got <= 0 || !wire::open_packet({packet.data(), static_cast<size_t>(got)}, &header, &body)) return 0;
     return header.request;
   }
-  void answer(uint32_t request, const std::string& text, StatusCode code = StatusCode::kOk, MessageType type = MessageType::kStat) {
+  void answer(uint32_t request, const std::string& text, StatusCode code = StatusCode::kOk,
+              MessageType type = MessageType::kStat) {
     wire::Builder packet;
-    packet.start(static_cast<MessageType>(static_cast<uint16_t>(type) | static_cast<uint16_t>(MessageType::kAnswer)), request, code);
+    packet.start(static_cast<MessageType>(static_cast<uint16_t>(type) | static_cast<uint16_t>(MessageType::kAnswer)),
+                 request, code);
     packet.add_text(text);
     send_raw(packet.finish());
   }
@@ -202,9 +205,10 @@ TEST_F(ChannelTest, ThreadsReadForEachOther) {
     threads.emplace_back([&] {
       for (int i = 0; i < kRounds; ++i) {
         std::string body;
-        const auto exchange = std::make_shared<Exchange>(MessageType::kStat, [&](const Status&, std::span<const std::byte> bytes) {
-          body.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-        });
+        const auto exchange =
+            std::make_shared<Exchange>(MessageType::kStat, [&](const Status&, std::span<const std::byte> bytes) {
+              body.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+            });
         wire::Builder packet;
         packet.start(MessageType::kStat, 0);
         const std::span<std::byte> bytes = packet.finish();
@@ -241,7 +245,8 @@ TEST_F(ChannelTest, FailingUnderLoad) {
     for (int t = 0; t < 6; ++t) {
       threads.emplace_back([&] {
         while (true) {
-          const auto exchange = std::make_shared<Exchange>(MessageType::kStat, [&](const Status&, std::span<const std::byte>) { ++told; });
+          const auto exchange =
+              std::make_shared<Exchange>(MessageType::kStat, [&](const Status&, std::span<const std::byte>) { ++told; });
           wire::Builder packet;
           packet.start(MessageType::kStat, 0);
           ++begun;

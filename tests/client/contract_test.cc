@@ -408,7 +408,8 @@ TEST_P(Contract, StrictRefusesWhatHangsInTheAir) {
   EXPECT_EQ(space.longest_prefix({.positions = chain}).size(), 4u);
   const std::vector<Digest> more = random_digests(random, 1);
   Sources next(more, 100);
-  EXPECT_EQ(space.put({.positions = more, .first = 4, .parent = chain[3]}, next.gathers(), next.results, {.strict = true}), 1u);
+  EXPECT_EQ(space.put({.positions = more, .first = 4, .parent = chain[3]}, next.gathers(), next.results, {.strict = true}),
+            1u);
 }
 
 TEST_P(Contract, RemovalLeavesAHole) {
@@ -515,13 +516,15 @@ TEST_P(Contract, AFullPoolEvictsAndAPinnedOneRefuses) {
   while (!refused && !patience.passed()) {
     const std::vector<Digest> another = random_digests(random, 4);
     Sources source(another, size);
-    space.put({.positions = another}, source.gathers(), source.results, {.unchained = true}, within(std::chrono::seconds(10)));
+    space.put({.positions = another}, source.gathers(), source.results, {.unchained = true},
+              within(std::chrono::seconds(10)));
     refused = source.count(StatusCode::kResourceExhausted) > 0;
   }
   EXPECT_TRUE(refused);
   const uint32_t length = size;
   const std::vector<Digest> last = random_digests(random, 64);
-  const StatusOr<Batch> batch = space.reserve({.positions = last}, {&length, 1}, {.unchained = true}, within(std::chrono::seconds(10)));
+  const StatusOr<Batch> batch =
+      space.reserve({.positions = last}, {&length, 1}, {.unchained = true}, within(std::chrono::seconds(10)));
   if (!batch.ok()) {
     EXPECT_EQ(batch.status().code(), StatusCode::kResourceExhausted);
     EXPECT_GT(batch.status().message().size(), 20u);
@@ -531,7 +534,9 @@ TEST_P(Contract, AFullPoolEvictsAndAPinnedOneRefuses) {
   pinned.reset();
   more.reset();
   Sources source(last, size);
-  EXPECT_GT(space.put({.positions = last}, source.gathers(), source.results, {.unchained = true}, within(std::chrono::seconds(20))), 10u)
+  EXPECT_GT(space.put({.positions = last}, source.gathers(), source.results, {.unchained = true},
+                      within(std::chrono::seconds(20))),
+            10u)
       << "and then there is room again";
 }
 

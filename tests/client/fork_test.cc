@@ -60,13 +60,16 @@ TEST_P(Fork, EveryCallIsRefusedInTheChild) {
     if (!refused(client.poll({&completion, 1}) == 0)) return check;
     if (!refused(client.stats().hits == 0)) return check;
     const Prefix none = space.longest_prefix({.positions = chain});
-    if (!refused(none.status().code() == kRefused && none.status().message().find("fork") != std::string_view::npos)) return check;
+    if (!refused(none.status().code() == kRefused && none.status().message().find("fork") != std::string_view::npos))
+      return check;
     if (!refused(space.pin(chain).result(3) == kRefused)) return check;
     if (!refused(space.contains(chain, got.results) == 0 && got.results[0] == kRefused)) return check;
     if (!refused(space.get(chain, got.scatters(), got.results) == 0 && got.results[3] == kRefused)) return check;
-    if (!refused(space.put({.positions = chain}, sources.gathers(), sources.results) == 0 && sources.results[0] == kRefused)) return check;
+    if (!refused(space.put({.positions = chain}, sources.gathers(), sources.results) == 0 && sources.results[0] == kRefused))
+      return check;
     if (!refused(space.reserve({.positions = chain}, {&length, 1}).status().code() == kRefused)) return check;
-    if (!refused(space.submit_put({.positions = chain}, sources.gathers(), sources.results).status().code() == kRefused)) return check;
+    if (!refused(space.submit_put({.positions = chain}, sources.gathers(), sources.results).status().code() == kRefused))
+      return check;
     if (!refused(space.submit_get(chain, got.scatters(), got.results).status().code() == kRefused)) return check;
     if (!refused(space.touch(chain).code() == kRefused)) return check;
     if (!refused(space.remove(chain, got.results) == 0 && got.results[0] == kRefused)) return check;

@@ -30,7 +30,8 @@ uint32_t longest(const Presence& there, const std::vector<Part>& parts, uint64_t
 }
 
 // The blocks that a promise of n positions holds, as (position, part).
-std::vector<std::pair<uint32_t, uint16_t>> promised(const std::vector<Part>& parts, uint64_t wanted, uint32_t from, uint32_t n) {
+std::vector<std::pair<uint32_t, uint16_t>> promised(const std::vector<Part>& parts, uint64_t wanted, uint32_t from,
+                                                    uint32_t n) {
   std::vector<std::pair<uint32_t, uint16_t>> blocks;
   for (uint32_t i = 0; i < n; ++i) {
     for (uint16_t p = 0; p < parts.size(); ++p) {
@@ -73,8 +74,8 @@ class PrefixModel : public DoorTest {
     return there;
   }
 
-  void check_promise(const Space& space, const std::vector<Digest>& chain, const Presence& there, const PrefixOptions& options,
-                     uint64_t wanted) {
+  void check_promise(const Space& space, const std::vector<Digest>& chain, const Presence& there,
+                     const PrefixOptions& options, uint64_t wanted) {
     const std::vector<Part>& parts = space.identity().parts;
     const uint32_t n = longest(there, parts, wanted, options.from);
     const Prefix prefix = space.longest_prefix({.positions = chain}, options);

@@ -92,7 +92,8 @@ TEST_P(Submit, TicketsAreBounded) {
   std::vector<Destinations> got;
   for (uint32_t i = 0; i <= Client::kMaxSubmitted; ++i) got.emplace_back(1, 10);
   uint32_t taken = 0;
-  while (taken <= Client::kMaxSubmitted && space.submit_get(digests, got[taken].scatters(), got[taken].results).ok()) ++taken;
+  while (taken <= Client::kMaxSubmitted && space.submit_get(digests, got[taken].scatters(), got[taken].results).ok())
+    ++taken;
   EXPECT_EQ(taken, Client::kMaxSubmitted);
   const StatusOr<uint64_t> refused = space.submit_get(digests, got[taken].scatters(), got[taken].results);
   EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);

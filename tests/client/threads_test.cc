@@ -36,7 +36,8 @@ TEST_P(Threads, EverythingAtOnce) {
             Sources sources(chain, size);
             space.put({.positions = chain}, sources.gathers(), sources.results, {}, within(std::chrono::seconds(20)));
             for (const StatusCode code : sources.results) {
-              unexpected += code != StatusCode::kOk && code != StatusCode::kAlreadyExists && code != StatusCode::kResourceExhausted;
+              unexpected +=
+                  code != StatusCode::kOk && code != StatusCode::kAlreadyExists && code != StatusCode::kResourceExhausted;
             }
             break;
           }
