@@ -158,7 +158,11 @@ class Promise {
 
   // Positions in a row with the same parts pinned.
   void describe_runs(PinSet& set) const {
+    const CopyRate& rate = reading_.state().connection().copy_rate();
     uint64_t run_bytes = 0;
+    const auto close = [&] {  // once a run: the division would be a tenth of the whole call
+      if (!set.runs.empty()) set.runs.back().predicted_us = rate.microseconds(run_bytes);
+    };
     for (size_t i = 0; i < set.blocks.size();) {
       const uint32_t position = set.blocks[i].position;
       uint64_t mask = 0, bytes = 0;
@@ -167,13 +171,14 @@ class Promise {
         bytes += set.blocks[i].size;
       }
       if (set.runs.empty() || set.runs.back().part_mask != mask || set.runs.back().end != position) {
+        close();
         set.runs.push_back({position, position, mask, Run::Source::kDram, 0});
         run_bytes = 0;
       }
       run_bytes += bytes;
       set.runs.back().end = position + 1;
-      set.runs.back().predicted_us = reading_.state().connection().copy_rate().microseconds(run_bytes);
     }
+    close();
   }
 
   Reading& reading_;
