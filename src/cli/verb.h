@@ -50,9 +50,19 @@ struct Verb {
 std::span<const Verb* const> all_verbs();
 
 extern const Verb kBenchVerb;
+extern const Verb kClientsVerb;
 extern const Verb kDoctorVerb;
+extern const Verb kExistsVerb;
+extern const Verb kFlushVerb;
+extern const Verb kGetVerb;
+extern const Verb kLsVerb;
 extern const Verb kNodeVerb;
+extern const Verb kPrefixVerb;
+extern const Verb kPutVerb;
 extern const Verb kReplayVerb;
+extern const Verb kRmVerb;
+extern const Verb kStatVerb;
+extern const Verb kTopVerb;
 extern const Verb kVersionVerb;
 extern const Verb kWorkloadVerb;
 

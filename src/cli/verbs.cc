@@ -7,7 +7,8 @@ namespace kvist::cli {
 
 std::span<const Verb* const> all_verbs() {
   static constexpr std::array kVerbs = {
-      &kNodeVerb, &kReplayVerb, &kWorkloadVerb, &kBenchVerb, &kDoctorVerb, &kVersionVerb,
+      &kNodeVerb, &kPutVerb, &kGetVerb,     &kExistsVerb, &kPrefixVerb,   &kRmVerb,    &kLsVerb,     &kFlushVerb,
+      &kStatVerb, &kTopVerb, &kClientsVerb, &kReplayVerb, &kWorkloadVerb, &kBenchVerb, &kDoctorVerb, &kVersionVerb,
   };
   return kVerbs;
 }
