@@ -316,10 +316,12 @@ std::vector<EntryInfo> Pool::walk(uint16_t space, uint64_t* cursor, size_t limit
   std::vector<EntryInfo> found;
   auto partition = static_cast<uint32_t>(*cursor >> 32);
   auto skip = static_cast<uint32_t>(*cursor);
-  for (; partition < kPartitions; ++partition, skip = 0) {
+  uint32_t examined = 0;
+  for (; partition < kPartitions && examined < kWalkBudget; ++partition, skip = 0) {
     uint32_t seen = 0;
     bool full = false;
     index_.for_each(partition, [&](EntryId id) {
+      ++examined;
       const EntryState s = state(id);
       if (space_of_entry(id) != space || (s != EntryState::kLive && s != EntryState::kStub)) return;
       if (seen++ < skip || full) return;
@@ -332,7 +334,7 @@ std::vector<EntryInfo> Pool::walk(uint16_t space, uint64_t* cursor, size_t limit
     });
     if (full) return found;
   }
-  *cursor = 0;
+  *cursor = partition < kPartitions ? uint64_t{partition} << 32 : 0;
   return found;
 }
 

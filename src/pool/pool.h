@@ -233,7 +233,9 @@ class Pool {
   EntryId find(SpaceRef space, const Digest& digest, uint16_t part) const;  // live blocks only
   EntryInfo info(EntryId id) const;
   // Walks entries of the namespace in partition order from *cursor (0 to begin), at most `limit`; sets *cursor to continue
-  // with, 0 at the end. Entries that come or go meanwhile may be seen or not.
+  // with, 0 at the end. Looks at about kWalkBudget entries, so a page may be short, or empty before the end, where other
+  // namespaces have more. Entries that come or go meanwhile may be seen or not.
+  static constexpr uint32_t kWalkBudget = 8192;
   std::vector<EntryInfo> walk(uint16_t space, uint64_t* cursor, size_t limit) const;
   PoolStats stats() const;
   const ControlView& control() const { return control_; }

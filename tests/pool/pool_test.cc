@@ -469,6 +469,31 @@ TEST(Pool, WalkSeesEveryBlockOnceInPages) {
   EXPECT_EQ(seen.size(), 200u);
 }
 
+// However few of the pool's blocks a namespace has, a page costs no more than any other: the node's clients wait for it.
+TEST(Pool, WalkOfASparseNamespaceComesInBoundedPages) {
+  PoolConfig config = small_pool(512);
+  config.max_blocks = 60000;
+  PoolHarness h(config);
+  Identity other = h.identity;
+  other.alias = "other";
+  const SpaceRef sparse = h.open(other);
+  for (uint64_t i = 0; i < 3 * Pool::kWalkBudget; ++i) {
+    // Absent parents are stubs: entries that take no slot.
+    ASSERT_EQ(h.put(h.space, digest_at(i, 1), digest_at(i, 0), 1, 64), CommitCode::kStored) << i;
+    if (i % 64 != 0) continue;
+    ASSERT_EQ(h.put(sparse, digest_at(i, 1), {}, 0, 64), CommitCode::kStored);
+  }
+  std::set<Digest> seen;
+  uint64_t cursor = 0;
+  int pages = 0;
+  do {
+    for (const EntryInfo& info : h.pool->walk(sparse.slot, &cursor, 100000)) seen.insert(info.digest);
+    ++pages;
+  } while (cursor != 0);
+  EXPECT_EQ(seen.size(), 3 * Pool::kWalkBudget / 64);
+  EXPECT_GE(pages, 3);
+}
+
 // Random operations against a map of what was put. Pinned bytes never change, what is read is what was put, links and
 // counts agree, and eviction alone never leaves a hole in a chain.
 TEST(Pool, RandomUseAgreesWithANaiveModel) {
