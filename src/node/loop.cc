@@ -1,6 +1,7 @@
 #include "node/loop.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +18,8 @@ namespace {
 constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr uint64_t kTickNs = 1000 * kNsPerMs;
 constexpr uint64_t kScanShare = 50;  // counting pins for reports takes at most one part in so many of the loop's time
+
+constexpr int64_t kCrowded = 100;  // preemptions in a second from which on this thread polls no more
 
 uint32_t usable_cpus() {
   cpu_set_t set;
@@ -96,9 +99,11 @@ void Node::Loop::dispatch(const Ready& ready) {
   }
 }
 
-// Polling saves the two context switches of a sleep, which cost more than a request; but only a CPU that nobody else of
-// this node's clients wants is free to be burnt.
+// Polling saves the two context switches of a sleep, which cost more than a request; but only a CPU that nobody else wants
+// is free to be burnt: there must be more than clients that are active, and the scheduler must not have taken this thread's
+// away again and again.
 bool Node::Loop::may_spin() const {
+  if (crowded_) return false;
   const Sessions::Now now{now_ns_ / kNsPerMs, now_ns_ / kNsPerMs / Sessions::kActiveWindowMs};
   return cpus_ > sessions_->active(now);
 }
@@ -116,11 +121,19 @@ void Node::Loop::tick() {
   const uint64_t now_ms = now_ns_ / kNsPerMs;
   for (const auto& domain : domains_) domain->pool().set_time(now_ms);
   sessions_->tick({now_ms, now_ms / Sessions::kActiveWindowMs});
-  cpus_ = usable_cpus();
+  look_at_cpus();
   if (!listening_) {
     poller_.change(listener_.fd(), EPOLLIN, Watched::kListener);
     listening_ = true;
   }
+}
+
+void Node::Loop::look_at_cpus() {
+  cpus_ = usable_cpus();
+  rusage usage = {};
+  if (::getrusage(RUSAGE_THREAD, &usage) != 0) return;
+  crowded_ = usage.ru_nivcsw - preempted_ > kCrowded;
+  preempted_ = usage.ru_nivcsw;
 }
 
 // What has arrived is answered, and the answers are given time to be read.

@@ -56,6 +56,7 @@ class Node::Loop {
   int wait_ms(uint64_t now_ns) const;
   bool may_spin() const;
   void tick();
+  void look_at_cpus();
   void drain();
   void read_clock();
 
@@ -91,7 +92,9 @@ class Node::Loop {
   uint64_t last_request_ns_ = 0;
   uint64_t next_scan_ns_ = 0;  // of pins, for reports
   uint64_t ended_at_scan_ = 0;
-  uint32_t cpus_ = 1;  // that this process may use
+  uint32_t cpus_ = 1;      // that this process may use
+  int64_t preempted_ = 0;  // how often this thread was, up to the last tick
+  bool crowded_ = false;   // often in the last second: others want the CPU
 
   // Last, so that they end first: their threads use what is above.
   std::unique_ptr<Populator> populator_;

@@ -172,7 +172,7 @@ bool Sessions::release_earlier(Session& session, uint32_t request, std::span<con
   const bool its_own = found != sessions_.end() && found->second.get() != &session &&
                        found->second->state != Session::State::kGreeting && found->second->domain == session.domain &&
                        found->second->peer.uid == session.peer.uid && found->second->peer.pid == session.peer.pid &&
-                       (found->second->cookie ^ message.cookie) == 0;
+                       found->second->cookie == message.cookie;
   if (!its_own) {
     answer_failure(answer_, wire::MessageType::kRelease, request, not_found("no such session of this process"));
     return true;

@@ -1,5 +1,6 @@
 // Real processes: clients that are killed, stopped, or leave a child behind, and nodes that are killed, against each other.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
@@ -231,6 +232,26 @@ TEST_F(NodeProcesses, StopsCleanlyOnEitherSignal) {
   }
 }
 
+// More requests than one turn of the node handles have arrived when it is told to stop.
+TEST_F(NodeProcesses, WhatIsInFlightAtTheEndIsAnswered) {
+  ProcessNode node(arguments());
+  ASSERT_FALSE(node.line().empty()) << node.errors();
+  RawClient client(socket_);
+  ASSERT_TRUE(client.join());
+  node.signal(SIGSTOP);
+  constexpr uint32_t kRequests = 3 * wire::kMaxInFlight;
+  for (uint32_t i = 0; i < kRequests; ++i) {
+    ASSERT_TRUE(client.send_message(MessageType::kReportBad, [](Builder& b) { b.add(wire::ReportBad{0xffffffff, 1}); }));
+  }
+  node.signal(SIGTERM);
+  node.signal(SIGCONT);
+  uint32_t answered = 0;
+  while (client.receive()) ++answered;
+  EXPECT_EQ(answered, kRequests);
+  const int status = node.wait();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
 TEST_F(NodeProcesses, ASecondNodeOnTheSocketIsRefused) {
   ProcessNode first(arguments());
   ASSERT_FALSE(first.line().empty()) << first.errors();
@@ -333,6 +354,40 @@ TEST_F(NodeProcesses, TellsItsServiceManager) {
   EXPECT_STREQ(text, "STOPPING=1");
   const int status = node.wait();
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+size_t open_files(pid_t pid) {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd"))
+    ++count;
+  return count;
+}
+
+// Without descriptors for more clients the node serves those it has, and others again when some have gone.
+TEST_F(NodeProcesses, RunningOutOfDescriptorsPasses) {
+  ProcessNode node(arguments({"--admin", "none"}));
+  ASSERT_FALSE(node.line().empty()) << node.errors();
+  RawClient client(socket_);
+  ASSERT_TRUE(client.join() && client.open());
+  rlimit limit = {};
+  ASSERT_EQ(::prlimit(node.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
+  limit.rlim_cur = open_files(node.pid()) + 7;  // a session needs three
+  ASSERT_EQ(::prlimit(node.pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
+  Child crowd([&](const Child::Ready& ready) {
+    static std::vector<std::unique_ptr<RawClient>> others;
+    for (int i = 0; i < 12; ++i) {
+      others.push_back(std::make_unique<RawClient>(socket_));
+      others.back()->send_hello();
+    }
+    const auto answer = others[0]->receive();
+    ready(answer.has_value());
+  });
+  ASSERT_TRUE(crowd.ready());
+  EXPECT_TRUE(client.put(digest_of(1)));
+  EXPECT_LE(open_files(node.pid()), limit.rlim_cur);
+  crowd.kill();
+  EXPECT_TRUE(eventually([&] { return !report_of(socket_).is_null(); }));
+  EXPECT_GE(report_of(socket_)["node"]["accept_failures"], 1);
 }
 
 // Clients wait by their own deadlines while the node does not run; nothing is lost when it does again.
