@@ -330,7 +330,12 @@ uint8_t Pool::flags_under(EntryId parent, uint32_t depth) const {
 void Pool::follow_tip(Session& session, EntryId parent, EntryId tip) {
   Session::Tip* place = nullptr;
   for (Session::Tip& t : session.tips) {
-    if (t.id == tip) return void(t.tick = now_);
+    if (t.id == tip) {
+      t.tick = now_;
+      // The id may be that of a block which is gone by now, and whose mark went with it.
+      private_[tip].is_tip = 1;
+      return;
+    }
     if (parent != kNoEntry && t.id == parent) place = &t;
   }
   if (place == nullptr) place = &session.tips[session.next_tip++ % session.tips.size()];
@@ -345,6 +350,12 @@ void Pool::expire_tips() {
       if (tip.id == kNoEntry || now_ - tip.tick < config_.tip_ticks) continue;
       private_[tip.id].is_tip = 0;
       tip = {};
+    }
+  }
+  // Several sessions may have filled the same chain to the same end: the mark stays for the last of them.
+  for (Session* session : pinners_) {
+    for (const Session::Tip& tip : session->tips) {
+      if (tip.id != kNoEntry && state(tip.id) == EntryState::kLive) private_[tip.id].is_tip = 1;
     }
   }
 }

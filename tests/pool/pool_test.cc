@@ -275,6 +275,34 @@ TEST(Pool, ChainLongerThanThePoolKeepsItsBeginning) {
   EXPECT_EQ(h.pool->self_check(), "");
 }
 
+// Ends of chains that were removed leave their entries to other blocks, which are protected as ends in their turn.
+TEST(Pool, EntriesOfRemovedEndsAreProtectedAgain) {
+  PoolHarness h(small_pool(8));
+  for (uint64_t c = 1; c <= 8; ++c) ASSERT_EQ(h.put_at(c, 0), CommitCode::kStored);
+  for (uint64_t c = 1; c <= 8; ++c) ASSERT_TRUE(h.pool->remove(h.space, digest_at(c, 0), 0).ok());
+  uint32_t stored = 0;
+  for (uint32_t d = 0; d < 20; ++d) stored += h.put_at(20, d) == CommitCode::kStored;
+  EXPECT_EQ(stored, 8u);
+  EXPECT_EQ(h.usable_prefix(20), 8u);
+  EXPECT_EQ(h.pool->self_check(), "");
+}
+
+TEST(Pool, AnEndThatTwoSessionsFilledIsKeptForTheLastOfThem) {
+  PoolHarness h(small_pool(8));
+  test::PinMemory pins{16};
+  ASSERT_TRUE(h.pool->add_session(8, {}, pins.table(), pins.capacity()).ok());
+  ASSERT_EQ(h.put_at(1, 0), CommitCode::kStored);
+  h.tick();
+  ASSERT_EQ(h.put(h.space, digest_at(1, 0), {}, 0, 4096, 0, 0, 8), CommitCode::kAlreadyThere);
+  h.tick();  // now the first session's time is over
+  for (uint32_t d = 0; d < 20; ++d) h.put_at(30, d);
+  EXPECT_TRUE(h.has(1, 0));
+  h.tick(2);
+  h.put_at(31, 0);
+  EXPECT_FALSE(h.has(1, 0)) << "and no longer";
+  EXPECT_EQ(h.pool->self_check(), "");
+}
+
 TEST(Pool, StubsCountAgainstMaxBlocksAndAreBounded) {
   PoolConfig config = small_pool(64);
   config.max_blocks = 32;
