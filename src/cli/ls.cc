@@ -1,100 +1,117 @@
-// kvist ls: the namespaces of a pool, or the blocks of one.
-#include <cinttypes>
+// kvist ls: namespaces, and the blocks of one.
+#include <algorithm>
 #include <cstdio>
-#include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/units.h"
-#include "cli/node_access.h"
+#include "cli/json_text.h"
+#include "cli/pool_access.h"
 #include "cli/verb.h"
 
 namespace kvist::cli {
 namespace {
 
+constexpr uint32_t kPage = 1000;
+
 struct Options {
-  NodeArguments node;
-  std::string alias, secret_file;
-  uint64_t limit = 1000;
-  bool json = false;
+  SpaceArguments space;
+  uint64_t limit = 0;
+  bool stubs = false, json = false;
 };
 
-StatusOr<int> list_spaces(const Options& options, Client& client) {
-  StatusOr<std::string> report = client.report(Client::Report::kSpaces, options.node.deadline());
+StatusOr<int> list_spaces(Client& client, const Options& options) {
+  const StatusOr<std::string> text = client.report(Client::Report::kSpaces, options.space.node.deadline());
+  if (!text.ok()) return text.status();
+  const StatusOr<JsonView> report = JsonView::parse(*text);
   if (!report.ok()) return report.status();
-  const auto json = nlohmann::ordered_json::parse(*report, nullptr, false);
-  if (!json.is_object()) return internal_error("the node's report of its namespaces cannot be read");
-  if (!options.json) std::printf("%-24s %12s %10s  %s\n", "namespace", "blocks", "bytes", "model");
-  for (const auto& space : json.value("namespaces", nlohmann::ordered_json::array())) {
+  std::vector<std::vector<std::string>> rows = {{"NAMESPACE", "BLOCKS", "SIZE", "FLUSHES", "MODEL"}};
+  for (const JsonView& space : report->rows("namespaces")) {
+    const std::string model = space.member("identity").text("model");
     if (options.json) {
-      std::printf("%s\n", space.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+      print_json({{"namespace", space.text("alias")},
+                  {"id", space.text("id")},
+                  {"model", model},
+                  {"blocks", space.number("blocks")},
+                  {"block_bytes", space.number("block_bytes")},
+                  {"epochs", space.number("epochs")}});
       continue;
     }
-    const auto identity = space.value("identity", nlohmann::ordered_json::object());
-    std::printf("%-24s %12" PRIu64 " %10s  %s\n", space.value("alias", "").c_str(), space.value("blocks", uint64_t{0}),
-                format_size_short(static_cast<double>(space.value("block_bytes", uint64_t{0}))).c_str(),
-                identity.is_object() ? identity.value("model", "").c_str() : "");
+    rows.push_back({space.text("alias"), with_commas(space.number("blocks")),
+                    format_size_short(static_cast<double>(space.number("block_bytes"))),
+                    std::to_string(space.number("epochs")), model});
   }
+  if (!options.json) print_table(rows, "lrrrl");
   return 0;
 }
 
-void print_block(const Options& options, const Client::Listing& block) {
-  if (options.json) {
-    const nlohmann::ordered_json line = {
-        {"digest", to_hex(block.position)},
-        {"parent", block.parent.is_zero() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(to_hex(block.parent))},
-        {"part", block.part},
-        {"depth", block.depth},
-        {"bytes", block.size},
-        {"children", block.children},
-        {"resident", block.resident}};
-    std::printf("%s\n", line.dump().c_str());
-    return;
+void print_block(const Client::Listing& block, const Space& space, bool json) {
+  const std::string& part = space.identity().parts[std::min<size_t>(block.part, space.identity().parts.size() - 1)].name;
+  const std::string parent = block.parent.is_zero() ? std::string() : to_hex(block.parent);
+  if (json) {
+    print_json({{"digest", to_hex(block.position)},
+                {"part", part},
+                {"depth", block.depth},
+                {"bytes", block.size},
+                {"children", block.children},
+                {"parent", parent},
+                {"resident", block.resident}});
+  } else {
+    std::printf("%s  %-8s %7u %10u %8u  %s\n", to_hex(block.position).c_str(), part.c_str(), block.depth, block.size,
+                block.children,
+                !block.resident  ? "(absent: known as a parent)"
+                : parent.empty() ? "-"
+                                 : parent.c_str());
   }
-  std::printf("%s %4u %8u %10u %8u  %s\n", to_hex(block.position).c_str(), block.part, block.depth, block.size,
-              block.children, block.resident ? "dram" : "stub");
 }
 
-StatusOr<int> list_blocks(const Options& options, Client& client) {
-  const SpaceArguments named{.alias = options.alias, .secret_file = options.secret_file};
-  StatusOr<Space> space = named.open(client, options.node, false);
+StatusOr<int> list_blocks(Client& client, const Options& options) {
+  const StatusOr<Space> space = options.space.open(client);
   if (!space.ok()) return space.status();
-  if (!options.json) std::printf("%-32s %4s %8s %10s %8s  %s\n", "digest", "part", "position", "bytes", "children", "where");
-  uint64_t cursor = 0, left = options.limit;
+  if (!options.json) {
+    std::printf("%-32s  %-8s %7s %10s %8s  %s\n", "DIGEST", "PART", "DEPTH", "BYTES", "CHILDREN", "PARENT");
+  }
+  uint64_t cursor = 0, shown = 0;
   do {
-    const auto page = static_cast<uint32_t>(std::min<uint64_t>(left, 1000));
-    StatusOr<std::vector<Client::Listing>> blocks = client.list(*space, &cursor, page, options.node.deadline());
-    if (!blocks.ok()) return blocks.status();
-    for (const Client::Listing& block : *blocks) print_block(options, block);
-    left -= std::min<uint64_t>(left, blocks->size());
-  } while (cursor != 0 && left > 0);
-  if (cursor != 0) std::fprintf(stderr, "kvist: there are more; --limit shows them\n");
+    const StatusOr<std::vector<Client::Listing>> page = client.list(*space, &cursor, kPage, options.space.node.deadline());
+    if (!page.ok()) return page.status();
+    for (const Client::Listing& block : *page) {
+      if (!block.resident && !options.stubs) continue;
+      if (options.limit != 0 && shown == options.limit) return 0;
+      print_block(block, *space, options.json);
+      ++shown;
+    }
+  } while (cursor != 0);
   return 0;
 }
 
-StatusOr<int> list(const Options& options) {
-  StatusOr<Client> client = options.node.connect();
+StatusOr<int> ls(const Options& options) {
+  StatusOr<Client> client = options.space.node.connect();
   if (!client.ok()) return client.status();
-  return options.alias.empty() ? list_spaces(options, *client) : list_blocks(options, *client);
+  return options.space.space.empty() ? list_spaces(*client, options) : list_blocks(*client, options);
 }
 
 VerbBody declare(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  arguments.text("ALIAS", options->alias, "A namespace, whose blocks are listed; without one, all namespaces are");
-  arguments.number("--limit", options->limit, "At most so many blocks", 1);
-  arguments.text("--secret-file", options->secret_file, "The first line of this file is its tenant secret, if it has one")
-      .value_name("FILE");
+  options->space.node.declare(arguments);
+  arguments.text("NAMESPACE", options->space.space, "List its blocks; without one, the namespaces");
+  arguments.text("-n,--namespace", options->space.space, "The same").value_name("NAME");
+  arguments.text("--secret-file", options->space.secret_file, "A file with its tenant secret, if it has one")
+      .value_name("PATH");
+  arguments.number("--limit", options->limit, "Show at most so many blocks; 0: all");
+  arguments.flag("--stubs", options->stubs, "Show absent parents too, of which only the names are known");
   arguments.flag("--json", options->json, "Print one JSON object a line");
-  options->node.declare(arguments);
-  return [options] { return list(*options); };
+  return [options] { return ls(*options); };
 }
 
 }  // namespace
 
-const Verb kLsVerb = {"ls",
-                      VerbGroup::kPool,
-                      "List namespaces, or the blocks of one",
-                      "Blocks come in the order of their digests. One that comes or goes meanwhile may be listed or not.\n",
-                      "kvist ls\nkvist ls my-model --limit 20\n",
-                      declare};
+const Verb kLsVerb = {
+    "ls",
+    VerbGroup::kPool,
+    "List namespaces, or the blocks of one",
+    "Blocks come in the order of the pool's index, not of their chains. What comes and goes meanwhile may be seen or not.\n",
+    "kvist ls\n"
+    "kvist ls llama --limit 20\n",
+    declare,
+};
 
 }  // namespace kvist::cli

@@ -3,95 +3,111 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <memory>
 
-#include "cli/node_access.h"
+#include "cli/json_text.h"
+#include "cli/pool_access.h"
 #include "cli/verb.h"
 
 namespace kvist::cli {
 namespace {
 
-constexpr size_t kLongest = size_t{64} << 20;  // no extent is longer
-
 struct Options {
-  NodeArguments node;
   SpaceArguments space;
-  std::string key, file = "-", parent;
-  uint64_t position = 0;
-  bool strict = false;
+  std::string key, file = "-", model = "kvist-command", parent, session, stop;
+  uint64_t depth = 0;
+  bool strict = false, json = false;
 };
 
-StatusOr<std::string> read_all(const std::string& path) {
-  std::ifstream file;
-  if (path != "-") {
-    file.open(path, std::ios::binary);
-    if (!file) return not_found("'" + path + "' cannot be read");
-  }
-  std::istream& in = path == "-" ? std::cin : file;
+constexpr size_t kLongest = size_t{64} << 20;  // no extent is longer
+
+StatusOr<std::string> read_block(const std::string& file) {
+  std::ifstream stream;
+  if (file != "-") stream.open(file, std::ios::binary);
+  std::istream& in = file == "-" ? std::cin : stream;
+  if (!in) return invalid_argument("cannot read " + file);
   std::string bytes;
-  std::vector<char> piece(1 << 20);
+  std::vector<char> piece(size_t{1} << 20);
   while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
     bytes.append(piece.data(), static_cast<size_t>(in.gcount()));
-    if (bytes.size() > kLongest) return invalid_argument("a block has at most 64MiB");
+    if (bytes.size() > kLongest) return invalid_argument("a block has at most 64MiB, and " + file + " has more");
   }
-  if (bytes.empty()) return invalid_argument("there are no bytes to store; give them with --file or on standard input");
+  if (bytes.empty()) return invalid_argument("a block has at least one byte, and " + file + " has none");
   return bytes;
 }
 
 StatusOr<int> put(const Options& options) {
-  StatusOr<std::string> bytes = read_all(options.file);
+  const StatusOr<std::string> bytes = read_block(options.file);
   if (!bytes.ok()) return bytes.status();
-  StatusOr<Client> client = options.node.connect();
+  StatusOr<Client> client = options.space.node.connect();
   if (!client.ok()) return client.status();
-  StatusOr<Space> space = options.space.open(*client, options.node, true);
+  const StatusOr<Space> space = options.space.open_or_make(*client, options.model);
   if (!space.ok()) return space.status();
-  StatusOr<uint16_t> part = options.space.part_of(*space);
+  const StatusOr<uint16_t> part = options.space.part_of(*space);
   if (!part.ok()) return part.status();
-  StatusOr<std::vector<Digest>> name = options.space.names(*space, {options.key});
-  if (!name.ok()) return name.status();
-  Chain chain{*name, static_cast<uint32_t>(options.position), {}};
-  if (!options.parent.empty()) {
-    StatusOr<std::vector<Digest>> parent = options.space.names(*space, {options.parent});
-    if (!parent.ok()) return parent.status();
-    if (options.position == 0) return invalid_argument("--parent: say with --position where in its chain the block stands");
-    chain.parent = (*parent)[0];
+  std::vector<std::string> keys = {options.key};
+  if (!options.parent.empty()) keys.push_back(options.parent);
+  const StatusOr<std::vector<Digest>> names = options.space.names(*space, keys);
+  if (!names.ok()) return names.status();
+
+  Chain chain{.positions = {names->data(), 1}, .first = static_cast<uint32_t>(options.depth)};
+  if (names->size() > 1) chain.parent = (*names)[1];
+  PutOptions how;
+  how.part = *part;
+  how.strict = options.strict;
+  how.unchained = options.depth == 0 && options.parent.empty();
+  how.session = options.session;
+  how.stop = options.stop;
+  const auto length = static_cast<uint32_t>(bytes->size());
+  // By way of a reservation: its refusals say why.
+  StatusOr<Batch> batch = space->reserve(chain, {&length, 1}, how, options.space.node.deadline());
+  if (!batch.ok()) return batch.status();
+  if (batch->result(0) == StatusCode::kOk) {
+    const ConstRange whole{bytes->data(), bytes->size()};
+    if (Status status = batch->copy(0, {&whole, 1}); !status.ok()) return status;
+    (void)batch->commit(options.space.node.deadline());
   }
-  const ConstRange range{bytes->data(), bytes->size()};
-  const Gather source(&range, 1);
-  StatusCode result = StatusCode::kUnknown;
-  space->put(chain, {&source, 1}, {&result, 1}, {.part = *part, .strict = options.strict}, options.node.deadline());
-  switch (result) {
-    case StatusCode::kOk: return 0;
-    case StatusCode::kAlreadyExists: std::fprintf(stderr, "kvist: the block was there already\n"); return 0;
-    case StatusCode::kInvalidArgument:
-      return invalid_argument("the namespace takes no such block: its length, part or position does not fit");
-    case StatusCode::kFailedPrecondition:
-      return failed_precondition("the parent is not in the pool (--strict), or the namespace was flushed meanwhile");
-    case StatusCode::kResourceExhausted:
-      return resource_exhausted("the pool has no room: all of it is pinned or being filled");
-    default: return Status(result, "the block was not stored");
+  const StatusCode result = batch->result(0);
+  const bool stored = result == StatusCode::kOk;
+  if (!stored && result != StatusCode::kAlreadyExists) return Status(result, "not stored: " + reason_of(result));
+  const std::string digest = to_hex((*names)[0]);
+  if (options.json) {
+    print_json({{"key", options.key}, {"digest", digest}, {"part", *part}, {"bytes", length}, {"stored", stored}});
+  } else if (stored) {
+    std::printf("stored %u bytes as %s\n", length, digest.c_str());
+  } else {
+    std::printf("there already, nothing written: %s\n", digest.c_str());
   }
+  return 0;
 }
 
 VerbBody declare(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  arguments.text("KEY", options->key, "The block's key").required();
-  arguments.text("--file", options->file, "Its bytes; '-' is standard input").value_name("FILE");
-  arguments.number("--position", options->position, "Where it stands in its chain", 0, (1u << 24) - 1);
-  arguments.text("--parent", options->parent, "The key of the position before it").value_name("KEY");
-  arguments.flag("--strict", options->strict, "Refuse it where the parent is not in the pool");
   options->space.declare(arguments);
-  options->node.declare(arguments);
+  options->space.declare_keys(arguments);
+  arguments.text("KEY", options->key, "The block's key").required();
+  arguments.text("FILE", options->file, "Its bytes; - for standard input");
+  arguments.text("--model", options->model, "Makes the namespace, if there is none of this name: the model of its identity");
+  arguments.text("--parent", options->parent, "The key of the block before it in its chain").value_name("KEY");
+  arguments.number("--depth", options->depth, "Its position in its chain", 0, 0xffffff);
+  arguments.flag("--strict", options->strict, "Refuse it if its parent is not there");
+  arguments.text("--session", options->session, "The conversation it belongs to");
+  arguments.text("--stop", options->stop, "Why the engine stopped");
+  arguments.flag("--json", options->json, "Print one JSON object");
   return [options] { return put(*options); };
 }
 
 }  // namespace
 
-const Verb kPutVerb = {"put",
-                       VerbGroup::kPool,
-                       "Store a block",
-                       "Stores the bytes under KEY, unless a block is there already.\n",
-                       "kvist put greeting --file hello.txt\necho hello | kvist put greeting\n",
-                       declare};
+const Verb kPutVerb = {
+    "put",
+    VerbGroup::kPool,
+    "Store a block, unless it is there",
+    "A block that is there already stays as it is, which is a success. Without --depth and --parent it is a block of its\n"
+    "own, not one of a chain.\n",
+    "kvist put --namespace test my-key block.bin\n"
+    "head -c 64K /dev/urandom | kvist put --namespace test my-key\n"
+    "kvist put -n test second block2.bin --parent my-key --depth 1\n",
+    declare,
+};
 
 }  // namespace kvist::cli

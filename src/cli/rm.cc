@@ -1,69 +1,51 @@
-// kvist rm and kvist flush: taking blocks away.
+// kvist rm: takes blocks away.
 #include <cstdio>
-#include <memory>
 
-#include "cli/node_access.h"
+#include "cli/json_text.h"
+#include "cli/pool_access.h"
 #include "cli/verb.h"
 
 namespace kvist::cli {
 namespace {
 
 struct Options {
-  NodeArguments node;
   SpaceArguments space;
   std::vector<std::string> keys;
+  bool json = false;
 };
 
-StatusOr<int> remove_blocks(const Options& options) {
-  StatusOr<Client> client = options.node.connect();
+StatusOr<int> rm(const Options& options) {
+  StatusOr<Client> client = options.space.node.connect();
   if (!client.ok()) return client.status();
-  StatusOr<Space> space = options.space.open(*client, options.node, false);
+  const StatusOr<Space> space = options.space.open(*client);
   if (!space.ok()) return space.status();
-  StatusOr<uint16_t> part = options.space.part_of(*space);
+  const StatusOr<uint16_t> part = options.space.part_of(*space);
   if (!part.ok()) return part.status();
-  StatusOr<std::vector<Digest>> names = options.space.names(*space, options.keys);
+  const StatusOr<std::vector<Digest>> names = options.space.names(*space, options.keys);
   if (!names.ok()) return names.status();
   std::vector<StatusCode> results(names->size());
-  const size_t removed = space->remove(*names, results, *part, options.node.deadline());
+  const size_t removed = space->remove(*names, results, *part, options.space.node.deadline());
+  int code = 0;
   for (size_t i = 0; i < results.size(); ++i) {
+    if (options.json) {
+      const bool gone = results[i] == StatusCode::kOk;
+      print_json({{"key", options.keys[i]}, {"digest", to_hex((*names)[i])}, {"part", *part}, {"removed", gone}});
+    }
     if (results[i] == StatusCode::kOk) continue;
-    const std::string why(results[i] == StatusCode::kNotFound ? "there is no such block" : status_code_name(results[i]));
-    std::fprintf(stderr, "kvist: '%s': %s\n", options.keys[i].c_str(), why.c_str());
+    code = 1;
+    std::fprintf(stderr, "kvist rm: '%s': %s\n", options.keys[i].c_str(), reason_of(results[i]).c_str());
   }
-  return removed == results.size() ? 0 : 1;
+  if (!options.json) std::printf("removed %zu of %zu\n", removed, results.size());
+  return code;
 }
 
-StatusOr<int> flush(const Options& options) {
-  StatusOr<Client> client = options.node.connect();
-  if (!client.ok()) return client.status();
-  SpaceArguments named = options.space;
-  named.alias = options.keys[0];
-  StatusOr<Space> space = named.open(*client, options.node, false);
-  if (!space.ok()) return space.status();
-  StatusOr<uint64_t> hidden = space->flush(options.node.deadline());
-  if (!hidden.ok()) return hidden.status();
-  std::printf("%llu blocks of '%s' are out of reach; clients open the namespace again to go on\n",
-              static_cast<unsigned long long>(*hidden), named.alias.c_str());
-  return 0;
-}
-
-VerbBody declare_rm(Arguments& arguments) {
+VerbBody declare(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  arguments.texts("KEY", options->keys, "Keys").required();
   options->space.declare(arguments);
-  options->node.declare(arguments);
-  return [options] { return remove_blocks(*options); };
-}
-
-VerbBody declare_flush(Arguments& arguments) {
-  auto options = std::make_shared<Options>();
-  options->keys.resize(1);
-  arguments.text("ALIAS", options->keys[0], "The namespace").required();
-  arguments
-      .text("--secret-file", options->space.secret_file, "The first line of this file is its tenant secret, if it has one")
-      .value_name("FILE");
-  options->node.declare(arguments);
-  return [options] { return flush(*options); };
+  options->space.declare_keys(arguments);
+  arguments.texts("KEY", options->keys, "The blocks' keys").required();
+  arguments.flag("--json", options->json, "Print one JSON object a key");
+  return [options] { return rm(*options); };
 }
 
 }  // namespace
@@ -71,18 +53,12 @@ VerbBody declare_flush(Arguments& arguments) {
 const Verb kRmVerb = {
     "rm",
     VerbGroup::kPool,
-    "Take blocks away",
-    "For every client, at once. A reader that holds one finishes in peace. What hangs under a removed block stays,\n"
-    "and is found again by whoever has the positions before it. Exit code 1: some were not there.\n",
-    "kvist rm greeting\n",
-    declare_rm};
-const Verb kFlushVerb = {
-    "flush",
-    VerbGroup::kPool,
-    "End a namespace's epoch: all its blocks go",
-    "Its blocks are out of reach when this returns, and commits that are under way are refused. After new\n"
-    "weights, change the identity's weights epoch instead: other nodes then know too.\n",
-    "kvist flush my-model\n",
-    declare_flush};
+    "Take blocks away, for every client",
+    "Who reads one in place finishes in peace. What comes behind a removed block in its chain stays, but cannot be used\n"
+    "until that block is back. To take a whole namespace away: `kvist flush`.\n",
+    "kvist rm --namespace test my-key\n"
+    "kvist ls -n test --json | jq -r .digest | xargs kvist rm -n test --digest\n",
+    declare,
+};
 
 }  // namespace kvist::cli

@@ -1,144 +1,76 @@
-// kvist stat, kvist clients and kvist top: what a node says of itself.
-#include <poll.h>
-#include <unistd.h>
-
-#include <cinttypes>
+// kvist stat: a node's numbers.
 #include <cstdio>
-#include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/units.h"
-#include "cli/node_access.h"
+#include "cli/json_text.h"
+#include "cli/pool_access.h"
 #include "cli/verb.h"
 
 namespace kvist::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 struct Options {
   NodeArguments node;
-  std::chrono::nanoseconds every = std::chrono::seconds(1);
-  uint64_t count = 0;
   bool json = false;
 };
 
-StatusOr<Json> ask(Client& client, const Options& options, Client::Report what) {
-  StatusOr<std::string> text = client.report(what, options.node.deadline());
-  if (!text.ok()) return text.status();
-  Json json = Json::parse(*text, nullptr, false);
-  if (!json.is_object()) return internal_error("the node's report cannot be read; are node and command of one release?");
-  return json;
+std::string size(uint64_t bytes) { return format_size_short(static_cast<double>(bytes)); }
+
+std::string percent(double share) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "%.1f %%", 100 * share);
+  return text;
 }
 
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
-uint64_t number(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_number() ? found->get<uint64_t>() : 0;
-}
-std::string size(const Json& json, const char* key) { return format_size_short(static_cast<double>(number(json, key))); }
-
-void print_stat(const Json& s) {
-  std::printf("capacity   %10s   used %s, free %s, ready %s\n", size(s, "capacity_bytes").c_str(),
-              size(s, "used_bytes").c_str(), size(s, "free_bytes").c_str(), size(s, "ready_bytes").c_str());
-  std::printf("blocks     %10" PRIu64 "   of at most %" PRIu64 "; evicted %" PRIu64 ", quarantined %" PRIu64 "\n",
-              number(s, "blocks"), number(s, "max_blocks"), number(s, "evicted_total"), number(s, "quarantined"));
-  std::printf("clients    %10" PRIu64 "   pinned blocks %" PRIu64 ", slots granted and not yet filled %" PRIu64 "\n",
-              number(s, "clients"), number(s, "pinned"), number(s, "reserved"));
-  std::printf("hit rate   %9.1f %%   of %" PRIu64 " reads, by the clients' own count\n", 100 * s.value("hit_rate", 0.0),
-              number(s, "hits") + number(s, "misses"));
+void print_pool(const JsonView& pool) {
+  const uint64_t capacity = pool.number("capacity_bytes"), used = pool.number("used_bytes");
+  const double share = capacity == 0 ? 0 : static_cast<double>(used) / static_cast<double>(capacity);
+  std::vector<std::vector<std::string>> rows;
+  rows.push_back({"memory", size(used) + " of " + size(capacity) + " used (" + percent(share) + "), " +
+                                size(pool.number("ready_bytes")) + " allocated"});
+  rows.push_back({"blocks", with_commas(pool.number("blocks")) + " of at most " + with_commas(pool.number("max_blocks")) +
+                                " (" + size(pool.number("block_bytes")) + "); " + with_commas(pool.number("pinned")) +
+                                " pinned, " + with_commas(pool.number("reserved")) + " reserved, " +
+                                with_commas(pool.number("quarantined")) + " quarantined"});
+  rows.push_back({"reads", percent(pool.real("hit_rate")) + " hits (" + with_commas(pool.number("hits")) + " of " +
+                               with_commas(pool.number("hits") + pool.number("misses")) + "), " +
+                               size(pool.number("bytes_got"))});
+  rows.push_back({"evicted", with_commas(pool.number("evicted_total"))});
+  const uint64_t lost = pool.number("clients_quarantined");
+  rows.push_back({"clients", with_commas(pool.number("clients")) +
+                                 (lost == 0 ? std::string() : ", and " + with_commas(lost) + " that lost their socket")});
+  print_table(rows, "ll");
 }
 
 StatusOr<int> stat(const Options& options) {
   StatusOr<Client> client = options.node.connect();
   if (!client.ok()) return client.status();
-  StatusOr<Json> report = ask(*client, options, Client::Report::kNode);
-  if (!report.ok()) return report.status();
+  const StatusOr<std::string> text = client->report(Client::Report::kNode, options.node.deadline());
+  if (!text.ok()) return text.status();
   if (options.json) {
-    std::printf("%s\n", dump(*report).c_str());
-  } else {
-    print_stat(*report);
-  }
-  return 0;
-}
-
-void print_clients(const Json& report) {
-  std::printf("%8s %8s %-20s %-12s %8s %8s %12s %12s %9s\n", "pid", "session", "name", "state", "pinned", "granted", "hits",
-              "misses", "age");
-  for (const Json& c : report.value("clients", Json::array())) {
-    std::printf("%8" PRIu64 " %8" PRIu64 " %-20s %-12s %8" PRIu64 " %8" PRIu64 " %12" PRIu64 " %12" PRIu64 " %8.0fs\n",
-                number(c, "pid"), number(c, "session"), c.value("name", "").substr(0, 20).c_str(),
-                c.value("state", "").c_str(), number(c, "pinned"), number(c, "granted"), number(c, "hits"),
-                number(c, "misses"), c.value("age_s", 0.0));
-  }
-}
-
-StatusOr<int> clients(const Options& options) {
-  StatusOr<Client> client = options.node.connect();
-  if (!client.ok()) return client.status();
-  StatusOr<Json> report = ask(*client, options, Client::Report::kClients);
-  if (!report.ok()) return report.status();
-  if (!options.json) {
-    print_clients(*report);
+    std::printf("%s\n", text->c_str());
     return 0;
   }
-  for (const Json& each : report->value("clients", Json::array())) std::printf("%s\n", dump(each).c_str());
-  return 0;
-}
-
-double rate(const Json& now, const Json& before, const char* key, double seconds) {
-  const uint64_t a = number(before, key), b = number(now, key);
-  return b > a ? static_cast<double>(b - a) / seconds : 0;
-}
-
-StatusOr<int> top(const Options& options) {
-  StatusOr<Client> client = options.node.connect();
-  if (!client.ok()) return client.status();
-  const bool terminal = ::isatty(STDOUT_FILENO) == 1;
-  const double seconds = std::chrono::duration<double>(options.every).count();
-  Json before;
-  for (uint64_t shown = 0; options.count == 0 || shown < options.count; ++shown) {
-    StatusOr<Json> report = ask(*client, options, Client::Report::kNode);
-    if (!report.ok()) return report.status();
-    StatusOr<Json> all = ask(*client, options, Client::Report::kClients);
-    if (!all.ok()) return all.status();
-    if (terminal) std::printf("\033[H\033[2J");
-    print_stat(*report);
-    if (!before.is_null()) {
-      std::printf("rates      %10.0f   hits/s, %.0f misses/s, %s/s read, %.0f evicted/s\n",
-                  rate(*report, before, "hits", seconds), rate(*report, before, "misses", seconds),
-                  format_size_short(rate(*report, before, "bytes_got", seconds)).c_str(),
-                  rate(*report, before, "evicted_total", seconds));
-    }
-    std::printf("\n");
-    print_clients(*all);
-    if (!terminal) std::printf("\n");
-    std::fflush(stdout);
-    before = *report;
-    if (shown + 1 != options.count) ::poll(nullptr, 0, static_cast<int>(seconds * 1000));
+  const StatusOr<JsonView> report = JsonView::parse(*text);
+  if (!report.ok()) return report.status();
+  const auto up = std::chrono::seconds(static_cast<int64_t>(report->real("uptime_s")));
+  std::printf("kvist %s at %s: %s, up %s\n", report->text("version").c_str(), report->text("socket").c_str(),
+              report->text("state").c_str(), format_duration_short(up).c_str());
+  print_pool(*report);
+  const std::vector<JsonView> pools = report->rows("pools");
+  for (size_t i = 0; pools.size() > 1 && i < pools.size(); ++i) {
+    const std::string domain = pools[i].text("domain");
+    std::printf("\nthe pool of %s\n", domain.empty() ? "no domain" : domain.c_str());
+    print_pool(pools[i]);
   }
   return 0;
 }
 
-template <StatusOr<int> (*run)(const Options&)>
 VerbBody declare(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  arguments.flag("--json", options->json, "Print JSON");
   options->node.declare(arguments);
-  return [options] { return run(*options); };
-}
-
-VerbBody declare_top(Arguments& arguments) {
-  auto options = std::make_shared<Options>();
-  arguments.duration("--every", options->every, "Look again after this");
-  arguments.number("--count", options->count, "Stop after so many looks; 0: never");
-  options->node.declare(arguments);
-  return [options]() -> StatusOr<int> {
-    if (options->every < std::chrono::milliseconds(100) || options->every > std::chrono::hours(1)) {
-      return invalid_argument("--every: 100ms to 1h");
-    }
-    return top(*options);
-  };
+  arguments.flag("--json", options->json, "Print the node's report as one JSON object, with more detail");
+  return [options] { return stat(*options); };
 }
 
 }  // namespace
@@ -146,19 +78,11 @@ VerbBody declare_top(Arguments& arguments) {
 const Verb kStatVerb = {
     "stat",
     VerbGroup::kWatch,
-    "Show what a node holds",
-    "--json prints all counters, each failure with its reason. Hits and misses are the clients' own count.\n",
-    "kvist stat --json\n",
-    declare<stat>};
-const Verb kClientsVerb = {
-    "clients",
-    VerbGroup::kWatch,
-    "List a node's clients",
-    "A quarantined client has lost its connection and lives: what it holds is kept until it ends or lets go.\n",
-    "kvist clients\n",
-    declare<clients>};
-const Verb kTopVerb = {"top",          VerbGroup::kWatch,
-                       "Watch a node", "Rates are between two looks. Ends with Ctrl-C, or after --count looks.\n",
-                       "kvist top\n",  declare_top};
+    "Show a node's numbers",
+    "Hits and misses are what connected clients say of their own reads. The client that asks is one of the clients.\n",
+    "kvist stat\n"
+    "kvist stat --json | jq .hit_rate\n",
+    declare,
+};
 
 }  // namespace kvist::cli

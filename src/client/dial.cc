@@ -30,11 +30,12 @@ Status nobody_listens(const std::string& argument, const std::string& path, int 
                              ": join its group, or change the node's socket mode");
   }
   if (error == EPROTOTYPE) {
-    return unavailable("the socket " + path + " is another program's; choose the node's by `socket` or KVIST_SOCKET");
+    return unavailable("the socket " + path +
+                       " is another program's; choose the node's by the socket option or KVIST_SOCKET");
   }
   return unavailable("no node listens at " + places(tried) + " (" + std::strerror(error) +
                      "). Start one: `kvist node --memory 4GiB --socket " + path +
-                     "`, or say where it is by `socket` or KVIST_SOCKET");
+                     "`, or say where it is by the socket option or KVIST_SOCKET");
 }
 
 Status no_answer(const std::string& path) {

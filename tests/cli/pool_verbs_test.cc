@@ -1,140 +1,235 @@
-// The verbs that talk to a node, against a real one.
+// The verbs that use a pool, against a node in this process: what a user types and sees.
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/command.h"
-#include "kvist/types.h"
+#include "command.h"
+#include "kvist/client.h"
+#include "node/harness.h"
 
 namespace kvist::cli {
 namespace {
 
-// A node of this build as a child process, and a folder for its socket and for files.
+using test::Json;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
 class PoolVerbs : public testing::Test {
  protected:
-  void SetUp() override {
-    char folder[] = "/tmp/kvist-verbs.XXXXXX";
-    ASSERT_NE(::mkdtemp(folder), nullptr);
-    folder_ = folder;
-    socket_ = folder_ + "/node.sock";
-    pid_ = ::fork();
-    ASSERT_GE(pid_, 0);
-    if (pid_ == 0) {
-      ::execl(KVIST_BINARY, "kvist", "node", "--memory", "64MiB", "--socket", socket_.c_str(), "--admin", "none", "--log-level",
-              "error", nullptr);
-      ::_exit(127);
-    }
-    const Deadline deadline = within(std::chrono::seconds(10));
-    while (run_command({"stat", "--socket", socket_}).code != 0) {
-      ASSERT_FALSE(deadline.passed()) << "the node did not answer";
-      ::usleep(2000);
-    }
+  Outcome run(std::vector<std::string> words) {
+    words.insert(words.begin() + 1, {"--socket", node_.socket()});
+    return run_command(std::move(words));
   }
-  void TearDown() override {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGTERM);
-      int status = 0;
-      EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
-      EXPECT_EQ(WEXITSTATUS(status), 0);
-    }
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-
-  Outcome kvist(std::vector<std::string> words) {
-    words.insert(words.end(), {"--socket", socket_});
-    return run_command(words);
+  // The JSON objects that were printed, one a line.
+  static std::vector<Json> lines(const Outcome& outcome) {
+    std::vector<Json> all;
+    std::istringstream stream(outcome.out);
+    for (std::string line; std::getline(stream, line);) all.push_back(Json::parse(line, nullptr, false));
+    return all;
   }
   std::string file(const std::string& name, const std::string& bytes) {
-    std::ofstream(folder_ + "/" + name, std::ios::binary) << bytes;
-    return folder_ + "/" + name;
+    std::ofstream(folder_.file(name), std::ios::binary) << bytes;
+    return folder_.file(name);
   }
-  static std::string contents(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
+  static std::string content(const std::string& path) {
+    std::ifstream stream(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
   }
 
-  std::string folder_, socket_;
-  pid_t pid_ = -1;
+  test::Folder folder_;
+  test::ThreadNode node_;
 };
 
-TEST_F(PoolVerbs, WhatIsPutIsGot) {
-  const std::string bytes("binary\0bytes\n\xff", 14);
-  ASSERT_EQ(kvist({"put", "key", "--file", file("in", bytes)}).code, 0);
-  const Outcome again = kvist({"put", "key", "--file", file("other", "other bytes")});
-  EXPECT_EQ(again.code, 0);
-  EXPECT_NE(again.err.find("already"), std::string::npos);
-  ASSERT_EQ(kvist({"get", "key", "--out", folder_ + "/out"}).code, 0);
-  EXPECT_EQ(contents(folder_ + "/out"), bytes);
-  const Outcome miss = kvist({"get", "nothing"});
-  EXPECT_EQ(miss.code, 1);
-  EXPECT_EQ(miss.out, "");
+TEST_F(PoolVerbs, ABlockGoesInAndComesOut) {
+  const std::string bytes("any\0bytes\n", 10);
+  const std::string path = file("block", bytes);
+  Outcome outcome = run({"put", "-n", "test", "key", path});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "stored 10 bytes"));
+  outcome = run({"put", "-n", "test", "key", path, "--json"});
+  EXPECT_EQ(outcome.code, 0);
+  ASSERT_EQ(lines(outcome).size(), 1u);
+  EXPECT_EQ(lines(outcome)[0]["stored"], false);
+  EXPECT_EQ(lines(outcome)[0]["bytes"], 10);
+
+  outcome = run({"get", "key"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, bytes) << "the only namespace needs no name";
+  outcome = run({"get", "-n", "test", "key", "-o", folder_.file("out"), "--json"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(content(folder_.file("out")), bytes);
+  const std::string digest = lines(outcome)[0]["digest"];
+  EXPECT_EQ(run({"get", "--digest", digest}).out, bytes);
+  EXPECT_EQ(run({"get", "--hex", "6b6579"}).out, bytes);
+
+  outcome = run({"get", "other"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(contains(outcome.err, "kvist get: no block under 'other'"));
+  EXPECT_EQ(outcome.out, "");
 }
 
-TEST_F(PoolVerbs, KeysMayBeBytesOrDigests) {
-  ASSERT_EQ(kvist({"put", "00ff41", "--hex", "--file", file("in", "x")}).code, 0);
-  EXPECT_EQ(kvist({"exists", "00ff41", "--hex"}).code, 0);
-  EXPECT_EQ(kvist({"exists", "00ff41"}).code, 1);
-  const auto listed = nlohmann::json::parse(kvist({"ls", "kvist", "--json"}).out);
-  EXPECT_EQ(kvist({"exists", listed["digest"].get<std::string>(), "--digest"}).code, 0);
-  EXPECT_EQ(kvist({"exists", "0g", "--hex"}).code, 2);
-  EXPECT_EQ(kvist({"exists", "12", "--digest"}).code, 2);
+TEST_F(PoolVerbs, ThePoolsFirstNamespaceNeedsNoName) {
+  const std::string path = file("block", "x");
+  EXPECT_EQ(run({"exists", "key"}).code, 2);
+  EXPECT_EQ(run({"put", "key", path}).code, 0);
+  EXPECT_EQ(run({"put", "other", path}).code, 0);
+  EXPECT_EQ(run({"exists", "-n", "kvist", "key", "other"}).code, 0);
 }
 
-TEST_F(PoolVerbs, ChainsAreFoundListedAndTakenApart) {
-  const std::string bytes = file("in", "block");
-  ASSERT_EQ(kvist({"put", "a", "--file", bytes}).code, 0);
-  ASSERT_EQ(kvist({"put", "b", "--file", bytes, "--position", "1", "--parent", "a"}).code, 0);
-  ASSERT_EQ(kvist({"put", "c", "--file", bytes, "--position", "2", "--parent", "b", "--strict"}).code, 0);
-  EXPECT_EQ(kvist({"put", "z", "--file", bytes, "--position", "9", "--parent", "y", "--strict"}).code, 1);
-  EXPECT_EQ(kvist({"put", "z", "--file", bytes, "--parent", "y"}).code, 2);
-  auto prefix = nlohmann::json::parse(kvist({"prefix", "a", "b", "c", "d", "--json"}).out);
-  EXPECT_EQ(prefix["usable"], 3);
-  EXPECT_EQ(kvist({"rm", "b"}).code, 0);
-  EXPECT_EQ(kvist({"rm", "b"}).code, 1);
-  prefix = nlohmann::json::parse(kvist({"prefix", "a", "b", "c", "--json"}).out);
-  EXPECT_EQ(prefix["usable"], 1);
-  prefix = nlohmann::json::parse(kvist({"prefix", "a", "b", "c", "--from", "2", "--json"}).out);
-  EXPECT_EQ(prefix["usable"], 1);  // what hung under it is still there for whoever has the positions before
-  EXPECT_NE(kvist({"ls", "kvist"}).out.find("stub"), std::string::npos);
-  EXPECT_EQ(kvist({"flush", "kvist"}).code, 0);
-  EXPECT_EQ(kvist({"prefix", "a"}).code, 1);
+TEST_F(PoolVerbs, WhatIsThereAndWhatIsNot) {
+  const std::string path = file("block", "x");
+  ASSERT_EQ(run({"put", "-n", "test", "a", path}).code, 0);
+  Outcome outcome = run({"exists", "a", "b"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.out, "yes a\nno  b\n");
+  EXPECT_EQ(run({"exists", "a"}).code, 0);
+  outcome = run({"exists", "a", "b", "--json"});
+  ASSERT_EQ(lines(outcome).size(), 2u);
+  EXPECT_EQ(lines(outcome)[0]["exists"], true);
+  EXPECT_EQ(lines(outcome)[1]["exists"], false);
+
+  outcome = run({"rm", "a", "b"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.out, "removed 1 of 2\n");
+  EXPECT_TRUE(contains(outcome.err, "'b': not there"));
+  EXPECT_EQ(run({"exists", "a"}).code, 1);
 }
 
-TEST_F(PoolVerbs, StatHasThePromisedKeys) {
-  ASSERT_EQ(kvist({"put", "key", "--file", file("in", std::string(5000, 'x'))}).code, 0);
-  const auto stat = nlohmann::json::parse(kvist({"stat", "--json"}).out);
-  for (const char* key : {"capacity_bytes", "used_bytes", "free_bytes", "blocks", "free_blocks", "pinned", "reserved",
-                          "quarantined", "evicted_total", "clients", "hit_rate"}) {
-    EXPECT_TRUE(stat.contains(key)) << key;
+TEST_F(PoolVerbs, AChainHasAPrefix) {
+  const std::string path = file("block", "x");
+  ASSERT_EQ(run({"put", "-n", "test", "a", path, "--depth", "0"}).code, 0);
+  ASSERT_EQ(run({"put", "b", path, "--parent", "a", "--depth", "1"}).code, 0);
+  ASSERT_EQ(run({"put", "d", path, "--parent", "c", "--depth", "3"}).code, 0);
+  Outcome outcome = run({"prefix", "a", "b", "c", "d"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "2 of 4 positions")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "behind a hole")) << outcome.out;
+  outcome = run({"prefix", "--keys", file("keys", "a\nb\nc\nd\n"), "--from", "3", "--json"});
+  ASSERT_EQ(lines(outcome).size(), 2u) << outcome.out << outcome.err;
+  EXPECT_EQ(lines(outcome)[0]["usable"], 1);
+  EXPECT_EQ(lines(outcome)[1]["begin"], 3);
+  EXPECT_EQ(run({"prefix", "c"}).code, 1);
+  EXPECT_EQ(run({"prefix"}).code, 2);
+  outcome = run({"put", "f", path, "--parent", "e", "--depth", "5", "--strict"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(contains(outcome.err, "its parent is not there")) << outcome.err;
+}
+
+TEST_F(PoolVerbs, Listings) {
+  EXPECT_EQ(run({"ls"}).code, 0);
+  const std::string path = file("block", "12345");
+  ASSERT_EQ(run({"put", "-n", "test", "a", path, "--model", "m"}).code, 0);
+  ASSERT_EQ(run({"put", "-n", "test", "c", path, "--parent", "b", "--depth", "2"}).code, 0);
+  Outcome outcome = run({"ls"});
+  EXPECT_TRUE(contains(outcome.out, "NAMESPACE") && contains(outcome.out, "test")) << outcome.out;
+  outcome = run({"ls", "--json"});
+  ASSERT_EQ(lines(outcome).size(), 1u);
+  EXPECT_EQ(lines(outcome)[0]["namespace"], "test");
+  EXPECT_EQ(lines(outcome)[0]["model"], "m");
+  EXPECT_EQ(lines(outcome)[0]["blocks"], 2);
+  outcome = run({"ls", "test", "--json"});
+  ASSERT_EQ(lines(outcome).size(), 2u) << outcome.out;
+  for (const Json& block : lines(outcome)) EXPECT_EQ(block["bytes"], 5);
+  EXPECT_EQ(lines(run({"ls", "test", "--json", "--stubs"})).size(), 3u);
+  EXPECT_EQ(lines(run({"ls", "test", "--json", "--limit", "1"})).size(), 1u);
+  EXPECT_TRUE(contains(run({"ls", "test", "--stubs"}).out, "(absent: known as a parent)"));
+  outcome = run({"ls", "nobody"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(contains(outcome.err, "no namespace is called 'nobody'; there are: test")) << outcome.err;
+}
+
+TEST_F(PoolVerbs, Flush) {
+  const std::string path = file("block", "x");
+  ASSERT_EQ(run({"put", "-n", "test", "a", path}).code, 0);
+  Outcome outcome = run({"flush", "test"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "flushed 1 blocks of test\n");
+  EXPECT_EQ(run({"exists", "a"}).code, 1);
+  EXPECT_EQ(lines(run({"flush", "test", "--json"}))[0]["blocks"], 0);
+  EXPECT_EQ(run({"flush"}).code, 2);
+  EXPECT_EQ(run({"flush", "nobody"}).code, 1);
+}
+
+TEST_F(PoolVerbs, Numbers) {
+  const std::string path = file("block", "x");
+  ASSERT_EQ(run({"put", "-n", "test", "a", path}).code, 0);
+  Outcome outcome = run({"stat"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "memory") && contains(outcome.out, "blocks")) << outcome.out;
+  const std::vector<Json> report = lines(run({"stat", "--json"}));
+  ASSERT_EQ(report.size(), 1u);
+  for (const char* name : {"capacity_bytes", "used_bytes", "free_bytes", "blocks", "free_blocks", "pinned", "reserved",
+                           "quarantined", "evicted_total", "clients", "hit_rate"}) {
+    EXPECT_TRUE(report[0].contains(name)) << name;
   }
-  EXPECT_EQ(stat["capacity_bytes"], 64 << 20);
-  EXPECT_EQ(stat["blocks"], 1);
-  EXPECT_EQ(stat["used_bytes"].get<uint64_t>() + stat["free_bytes"].get<uint64_t>(), 64u << 20);
-  EXPECT_EQ(stat["clients"], 1);
-  const auto client = nlohmann::json::parse(kvist({"clients", "--json"}).out);
-  EXPECT_EQ(client["state"], "connected");
-  EXPECT_EQ(kvist({"top", "--count", "2", "--every", "100ms"}).code, 0);
+  EXPECT_EQ(report[0]["blocks"], 1);
+  EXPECT_EQ(report[0]["reserved"], 0) << "the put's client left nothing behind";
+  outcome = run({"clients"});
+  EXPECT_TRUE(contains(outcome.out, "SESSION") && contains(outcome.out, "kvist command")) << outcome.out;
+  EXPECT_EQ(lines(run({"clients", "--json"}))[0]["clients"].size(), 1u);
+  outcome = run({"top", "--count", "2", "--interval", "10ms"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "evicted"));
+  const std::vector<Json> looks = lines(run({"top", "--count", "3", "--interval", "10ms", "--json"}));
+  ASSERT_EQ(looks.size(), 3u);
+  EXPECT_EQ(looks[2]["blocks"], 1);
+  EXPECT_EQ(run({"top", "--interval", "1ms"}).code, 2);
 }
 
-TEST_F(PoolVerbs, ErrorsSayWhatToDo) {
-  EXPECT_NE(kvist({"get", "key", "--namespace", "nobody"}).err.find("kvist ls"), std::string::npos);
-  EXPECT_EQ(kvist({"put", "key", "--file", folder_ + "/absent"}).code, 1);
-  EXPECT_EQ(kvist({"put", "key", "--file", file("empty", "")}).code, 2);
-  EXPECT_EQ(kvist({"exists", std::string(5000, 'k')}).code, 1);  // no namespace yet
-  ASSERT_EQ(kvist({"put", "key", "--file", file("in", "x")}).code, 0);
-  EXPECT_EQ(kvist({"exists", std::string(5000, 'k')}).code, 2);
-  EXPECT_EQ(kvist({"exists", "key", "--part", "nobody"}).code, 2);
-  const Outcome nobody = run_command({"stat", "--socket", folder_ + "/nobody.sock"});
-  EXPECT_EQ(nobody.code, 1);
-  EXPECT_NE(nobody.err.find("kvist node"), std::string::npos);
+TEST_F(PoolVerbs, ASecretIsNeededWhereThereIsOne) {
+  const std::string path = file("block", "x"), secret = file("secret", "s3cret\n"), other = file("other", "another");
+  ASSERT_EQ(run({"put", "-n", "test", "a", path, "--secret-file", secret}).code, 0);
+  EXPECT_EQ(run({"exists", "a", "--secret-file", secret}).code, 0);
+  Outcome outcome = run({"exists", "a"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(contains(outcome.err, "secret")) << outcome.err;
+  EXPECT_EQ(run({"exists", "a", "--secret-file", other}).code, 1);
+  EXPECT_EQ(run({"exists", "a", "--secret-file", folder_.file("absent")}).code, 2);
+}
+
+TEST_F(PoolVerbs, PartsHaveNames) {
+  ClientOptions options;
+  options.socket = node_.socket();
+  Client client = *Client::connect(options);
+  Identity identity;
+  identity.alias = "parts";
+  identity.model = "m";
+  identity.parts = {{.name = "k"}, {.name = "v"}};
+  ASSERT_TRUE(client.open(identity).ok());
+  const std::string path = file("block", "x");
+  ASSERT_EQ(run({"put", "a", path, "--part", "v"}).code, 0);
+  EXPECT_EQ(run({"exists", "a", "--part", "1"}).code, 0);
+  EXPECT_EQ(run({"exists", "a"}).code, 1);
+  const Outcome outcome = run({"exists", "a", "--part", "w"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_TRUE(contains(outcome.err, "its parts are: 0 k, 1 v")) << outcome.err;
+}
+
+TEST_F(PoolVerbs, WrongWords) {
+  const std::string path = file("block", "x");
+  ASSERT_EQ(run({"put", "-n", "test", "a", path}).code, 0);
+  EXPECT_EQ(run({"put", "-n", "test", "b", folder_.file("absent")}).code, 2);
+  EXPECT_EQ(run({"put", "-n", "test", "b", file("empty", "")}).code, 2);
+  EXPECT_EQ(run({"get", "--digest", "xyz"}).code, 2);
+  EXPECT_EQ(run({"get", "--hex", "6b6"}).code, 2);
+  EXPECT_EQ(run({"get", "--hex", "--digest", "6b65"}).code, 2);
+  EXPECT_EQ(run({"get", "a", "--json"}).code, 2);
+  EXPECT_EQ(run({"get", std::string(5000, 'k')}).code, 2);
+  ASSERT_EQ(run({"put", "-n", "second", "a", path}).code, 0);
+  const Outcome outcome = run({"get", "a"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_TRUE(contains(outcome.err, "say which namespace by --namespace NAME; there are: ")) << outcome.err;
+}
+
+TEST(PoolVerbsWithoutNode, SayHowToStartOne) {
+  const test::Folder folder;
+  for (const char* verb : {"stat", "clients", "ls", "top"}) {
+    const Outcome outcome = run_command({verb, "--socket", folder.file("absent.sock")});
+    EXPECT_EQ(outcome.code, 1) << verb;
+    EXPECT_TRUE(contains(outcome.err, "kvist node --memory")) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,55 @@
+// cli/pool_access.h: what the verbs that use a pool have in common: which node, which namespace, which keys.
+//
+// A namespace that an engine made is opened by its name alone: the node knows its identity record. Where the namespace has a
+// tenant secret, the user has to bring that.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/arguments.h"
+#include "kvist/client.h"
+
+namespace kvist::cli {
+
+struct NodeArguments {
+  std::string socket, domain, token_file;
+  std::chrono::nanoseconds timeout = std::chrono::seconds(2);
+
+  void declare(Arguments& arguments);
+  // kUnavailable says where a node was looked for and how to start one.
+  StatusOr<Client> connect() const;
+  Deadline deadline() const { return within(timeout); }
+};
+
+struct SpaceArguments {
+  NodeArguments node;
+  std::string space, secret_file, part = "0";
+  bool hex = false, digests = false;
+
+  void declare(Arguments& arguments);
+  // For verbs that take keys.
+  void declare_keys(Arguments& arguments);
+
+  // The namespace called `space`, or without that name the only one there is. kNotFound lists those that there are.
+  StatusOr<Space> open(Client& client) const;
+  // The same, but makes it where it is absent, of this model; without a name, in a pool without namespaces: "kvist".
+  StatusOr<Space> open_or_make(Client& client, const std::string& model) const;
+
+  StatusOr<uint16_t> part_of(const Space& space) const;
+  // kInvalidArgument names the key that is none.
+  StatusOr<std::vector<Digest>> names(const Space& space, const std::vector<std::string>& keys) const;
+};
+
+// A sentence for a block's result: "the namespace was flushed meanwhile".
+std::string reason_of(StatusCode code);
+
+// "1,234,567".
+std::string with_commas(uint64_t number);
+
+// Lines of columns, each as wide as its widest cell; `right`: a character for each column, 'r' aligned to the right.
+void print_table(const std::vector<std::vector<std::string>>& rows, const std::string& alignment);
+
+}  // namespace kvist::cli
