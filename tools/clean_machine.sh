@@ -2,7 +2,10 @@
 # Proves that a bare Debian 12 is enough: makes one in a folder (minbase, git, make, ca-certificates: no compiler, no
 # Python, no sudo), clones this checkout's HEAD into it, and runs there what a newcomer would run.
 #
-#   sudo tools/clean_machine.sh [--keep]
+#   sudo tools/clean_machine.sh [--keep] [--warm]
+#
+# --keep leaves the folder. --warm lends it this machine's compiler cache, and root's to the user: the same steps, sooner;
+# without it the first build of each is a cold one, and its time says what a newcomer waits.
 #
 # Needs root and mmdebstrap on a Debian whose apt can reach bookworm: mirrors and proxy settings are taken from there.
 # Nothing outside the folder changes; mounts live in namespaces of their own. One line a step; logs stay in build/clean/.
@@ -10,7 +13,14 @@ set -euo pipefail
 source "$(dirname "$0")/say.sh"
 
 keep=no
-[[ ${1:-} != --keep ]] || keep=yes
+warm=no
+for word in "$@"; do
+  case "$word" in
+    --keep) keep=yes ;;
+    --warm) warm=yes ;;
+    *) die "unknown option '$word'; there are --keep and --warm" ;;
+  esac
+done
 [[ $EUID -eq 0 ]] || die "making and entering the other system needs root: use sudo"
 command -v mmdebstrap >/dev/null || die "mmdebstrap is missing: apt-get install mmdebstrap"
 
@@ -32,8 +42,16 @@ mmdebstrap --quiet --variant=minbase --include=git,make,ca-certificates --aptopt
 cp -L /etc/resolv.conf /etc/hosts "$machine/etc/"
 if [[ -d /usr/local/share/ca-certificates ]]; then cp -r /usr/local/share/ca-certificates/. "$machine/usr/local/share/ca-certificates/"; fi
 chroot "$machine" useradd --create-home --shell /bin/bash newcomer
-for home in root home/newcomer; do git clone --quiet --no-hardlinks "$PWD" "$machine/$home/kvist"; done
-chroot "$machine" chown -R newcomer: /home/newcomer/kvist
+
+# Lays a fresh clone for user $1, with a compiler cache copied from $2 where that is asked for.
+lay_clone() {
+  local home=$machine/root
+  [[ $1 == root ]] || home=$machine/home/$1
+  rm -rf --one-file-system "$machine/srv/kvist"
+  git clone --quiet --no-hardlinks "$PWD" "$machine/srv/kvist"
+  if [[ $warm == yes && -d $2 ]]; then cp -r "$2" "$home/.cache-lent" && mkdir -p "$home/.cache" && mv "$home/.cache-lent" "$home/.cache/ccache"; fi
+  chroot "$machine" chown -R "$1:" "/srv/kvist" "${home#"$machine"}"
+}
 
 # inside USER COMMAND: runs it in the clone of that user, with /proc, /dev and /sys as on any machine. What it starts
 # dies with it.
@@ -45,7 +63,7 @@ inside() {
     mount --rbind /sys "$1/sys"
     mount -t proc proc "$1/proc"
     mount -t tmpfs -o mode=1777 tmp "$1/tmp"
-    exec chroot "$1" su --login "$2" --command "cd kvist && $3"' _ "$machine" "$1" "$2" </dev/null
+    exec chroot "$1" su --login "$2" --command "cd /srv/kvist && $3"' _ "$machine" "$1" "$2" </dev/null
 }
 
 failed=0
@@ -70,16 +88,17 @@ step() {
 }
 
 say "Running in it"
+lay_clone newcomer ""
 step "bare: nothing is there yet" ok root '! command -v g++ cc clang cmake ninja python3 sudo'
 step "user, packages missing: refused" refused newcomer 'make test'
-step "root: make test" ok root 'make test'
-step "root: make run" ok root 'make run'
-step "user: make test" ok newcomer 'make test'
-step "user: make run" ok newcomer 'make run'
-step "root, again: make test run" ok root 'make test run'
-step "user, again: make test run" ok newcomer 'make test run'
-step "root, no network: make run test" ok root 'make run test' unshare --net
-step "user, no network: make run test" ok newcomer 'make run test' unshare --net
-step "user: make clean build install" ok newcomer 'make clean build install PREFIX=$HOME/opt && ~/opt/bin/kvist version'
+lay_clone root "$(ccache --get-config cache_dir 2>/dev/null || true)"
+for user in root newcomer; do
+  step "$user: make test" ok "$user" 'make test'
+  step "$user: make run" ok "$user" 'make run'
+  step "$user, again: make run test" ok "$user" 'make run test'
+  step "$user, no network: make run test" ok "$user" 'make run test' unshare --net
+  if [[ $user == root ]]; then lay_clone newcomer "$machine/root/.cache/ccache"; fi
+done
+step "newcomer: make clean install" ok newcomer 'make clean install PREFIX=$HOME/opt && ~/opt/bin/kvist version'
 [[ $failed -eq 0 ]] || die "$failed steps failed; logs are in build/clean"
 say "A bare Debian 12 is enough"
