@@ -151,7 +151,7 @@ class AdminServer::Server {
       const int yes = 1;
       ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     });
-    http_.set_exception_handler([](const httplib::Request&, httplib::Response& response, std::exception_ptr) {
+    http_.set_exception_handler([](const httplib::Request&, httplib::Response& response, const std::exception_ptr&) {
       response.status = 500;
       response.set_content("{\"error\":\"internal\"}\n", "application/json");
     });

@@ -32,21 +32,13 @@ Need need_of(const DomainOptions& options, const NodeOptions& node) {
                                   entries * sizeof(PrivateEntry)};
 }
 
-uint64_t free_huge_pages() {
-  uint64_t pages = 0, reserved = 0;
-  std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") >> pages;
-  std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages") >> reserved;
-  return pages > reserved ? pages - reserved : 0;
-}
-
-// Whether the arena can have huge pages; *why: else the reason, as the bracket of a description.
-bool huge_pages_fit(const PoolMemoryConfig& memory, const NodeOptions& node, std::string* why) {
+// Whether the arena can have huge pages, of which `free` are left; *why: else the reason, as the bracket of a description.
+bool huge_pages_fit(const PoolMemoryConfig& memory, const NodeOptions& node, uint64_t free, std::string* why) {
   if (node.huge_pages == NodeOptions::HugePages::kOff) {
     *why = "huge pages are off";
     return false;
   }
   const uint64_t wanted = memory.arena_bytes / kHugePage;
-  const uint64_t free = free_huge_pages();
   if (free < wanted || memory.extent_bytes % kHugePage != 0) {
     *why = free == 0
                ? "no huge pages are reserved: vm.nr_hugepages"
@@ -58,7 +50,7 @@ bool huge_pages_fit(const PoolMemoryConfig& memory, const NodeOptions& node, std
 
 StatusOr<std::unique_ptr<PoolMemory>> make_memory(PoolMemoryConfig config, const NodeOptions& node, std::string* pages) {
   std::string why;
-  if (huge_pages_fit(config, node, &why)) {
+  if (huge_pages_fit(config, node, free_huge_pages(), &why)) {
     config.pages = Pages::kHuge2M;
     StatusOr<std::unique_ptr<PoolMemory>> memory = PoolMemory::create(config);
     if (memory.ok()) {
@@ -129,14 +121,27 @@ SessionLimits Domain::limits(const SessionLimits& asked) const {
   return limits;
 }
 
-Status check_memory_room(const NodeOptions& node) {
-  Need all = need_of(node.pool, node);
-  for (const DomainOptions& tenant : node.tenants) {
-    const Need need = need_of(tenant, node);
-    all.arena += need.arena;
+uint64_t free_huge_pages() {
+  uint64_t pages = 0, reserved = 0;
+  std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") >> pages;
+  std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages") >> reserved;
+  return pages > reserved ? pages - reserved : 0;
+}
+
+Status check_memory_room(const NodeOptions& node, const MemoryRoom& room, uint64_t huge_pages) {
+  Need all;
+  std::vector<const DomainOptions*> domains = {&node.pool};
+  for (const DomainOptions& tenant : node.tenants) domains.push_back(&tenant);
+  for (const DomainOptions* domain : domains) {
+    const Need need = need_of(*domain, node);
+    std::string why;
+    if (huge_pages_fit(memory_for(pool_config(*domain, node)), node, huge_pages, &why)) {
+      huge_pages -= need.arena / kHugePage;  // set aside before, and not part of the room
+    } else {
+      all.arena += need.arena;
+    }
     all.tables += need.tables;
   }
-  const MemoryRoom room = memory_room();
   if (all.total() <= room.bytes) return ok_status();
   const double share = static_cast<double>(all.arena) / static_cast<double>(all.total());
   const auto fits =

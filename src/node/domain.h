@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kvist/status.h"
+#include "memory/shared_memory.h"
 #include "node/options.h"
 #include "pool/pool.h"
 #include "pool/pool_memory.h"
@@ -75,7 +76,9 @@ PoolConfig pool_config(const DomainOptions& options, const NodeOptions& node);
 
 // kResourceExhausted when all domains' memory and tables do not fit in what the system leaves; the message names the limit
 // and what would fit.
-Status check_memory_room(const NodeOptions& node);
+Status check_memory_room(const NodeOptions& node, const MemoryRoom& room, uint64_t huge_pages);
+// Of 2 MiB, and not promised to anybody.
+uint64_t free_huge_pages();
 
 // Forbids further seals on memory that is given to clients: one that added a seal (against writing, say) would lock the
 // others out.

@@ -289,6 +289,27 @@ TEST(NodeOptions, TablesFollowTheDeclaredBlockSize) {
   EXPECT_EQ(pool_config(domain, node).max_blocks, 77777u);
 }
 
+TEST(NodeOptions, MemoryBeyondTheRoomIsRefusedWithWhatWouldFit) {
+  NodeOptions node;
+  node.pool.memory_bytes = uint64_t{8} << 30;
+  const MemoryRoom nine{uint64_t{9} << 30, "MemAvailable"}, eight{uint64_t{8} << 30, "the memory limit of cgroup /x"};
+  EXPECT_TRUE(check_memory_room(node, nine, 0).ok());
+  const Status refused = check_memory_room(node, eight, 0);  // the tables do not fit any more
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(refused.message()).find("cgroup /x leaves 8.00GiB"), std::string::npos) << refused.message();
+  EXPECT_NE(std::string(refused.message()).find("--memory 8128MiB"), std::string::npos) << refused.message();
+  node.pool.memory_bytes = uint64_t{8128} << 20;
+  EXPECT_TRUE(check_memory_room(node, eight, 0).ok()) << "what was advised fits";
+
+  node.tenants = {{.name = "a", .memory_bytes = uint64_t{4} << 30, .max_blocks = 0, .block_bytes = 0, .token = ""}};
+  EXPECT_FALSE(check_memory_room(node, nine, 0).ok());
+  EXPECT_NE(std::string(check_memory_room(node, MemoryRoom{1 << 20, "x"}, 0).message()).find("no room"), std::string::npos);
+  // Huge pages are set aside already: what lies on them takes nothing of the room. There are enough for one of the two.
+  EXPECT_TRUE(check_memory_room(node, nine, 4300).ok());
+  node.huge_pages = NodeOptions::HugePages::kOff;
+  EXPECT_FALSE(check_memory_room(node, nine, 4300).ok());
+}
+
 TEST(NodeOptions, TheTokenIsAFilesFirstLine) {
   Folder folder;
   std::ofstream(folder.file("a")) << "secret\nrest\n";
