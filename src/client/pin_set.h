@@ -28,8 +28,10 @@ class PinSet {
   uint32_t usable = 0;              // Prefix: positions
   size_t hits = 0;                  // Pinned
 
-  // Pin words held, by number; at most one for each block. Unpinned and returned with the set.
+  // Pin words, by number, for this set's use; the first `used_words` of them may hold pins, which end with the set's use.
+  // The words stay with it: the next read of this kind wants about as many.
   std::vector<uint32_t> words;
+  size_t used_words = 0;
 
  private:
   friend class ReadSide;
@@ -38,7 +40,7 @@ class PinSet {
     blocks.clear();
     results.clear();
     runs.clear();
-    words.clear();
+    used_words = 0;
     status = Status();
     usable = 0;
     hits = 0;

@@ -6,7 +6,8 @@
 namespace kvist::client {
 namespace {
 
-constexpr size_t kGroup = 64;  // look-ups at a time
+constexpr size_t kGroup = 256;     // look-ups at a time
+constexpr uint32_t kAhead = 1024;  // bytes of a block that are fetched before it is verified
 
 uint64_t bit(uint16_t part) { return uint64_t{1} << part; }
 
@@ -32,6 +33,10 @@ class Promise {
     Block block;
     std::atomic<uint64_t>* word = nullptr;
   };
+  struct Chosen {
+    size_t block;  // its index in the set
+    BlockView view;
+  };
   // The pinned blocks of a part that is needed at the end: positions [low, high) from `from_` on.
   struct Tail {
     uint32_t low = 0, high = 0;
@@ -44,7 +49,7 @@ class Promise {
     out->word = reading_.take_word();
     if (out->word == nullptr) return note(StatusCode::kResourceExhausted);
     BlockView view;
-    const StatusCode code = reading_.pin(positions_[from_ + position], part, found, out->word, &view);
+    const StatusCode code = reading_.pin_verified(positions_[from_ + position], part, found, out->word, &view);
     if (code != StatusCode::kOk) {
       reading_.return_word(out->word);
       return code == StatusCode::kNotFound ? false : note(code);
@@ -62,27 +67,69 @@ class Promise {
   // have them. No word comes back before the first failure, so block i is held by the set's word i.
   uint32_t pin_forward(uint32_t limit) {
     const size_t width = parts_.everywhere.size();
-    std::vector<Block>& blocks = reading_.set().blocks;
-    std::vector<Located> found(width * kGroup);
+    std::vector<Located> found(width * std::min<size_t>(kGroup, limit));
     uint32_t done = 0;
-    while (done < limit) {
+    for (bool hole = false; !hole && done < limit;) {
       const std::span<const Digest> group = positions_.subspan(from_ + done, std::min<size_t>(kGroup, limit - done));
       for (size_t k = 0; k < width; ++k) {
-        const std::span<Located> into = std::span(found).subspan(k * kGroup, kGroup);
+        const std::span<Located> into = std::span(found).subspan(k * group.size(), group.size());
         reading_.reader().locate(reading_.space(), group, parts_.everywhere[k], into, true);
       }
-      for (size_t i = 0; i < group.size(); ++i, ++done) {
-        for (size_t k = 0; k < width; ++k) {
-          Pinned pinned;
-          if (!pin(done, parts_.everywhere[k], found[k * kGroup + i], &pinned)) {
-            drop_everywhere(blocks.size() - k);
-            return done;
-          }
-          blocks.push_back(pinned.block);
-        }
-      }
+      const uint32_t end = pin_group(group, found, done);
+      hole = end < done + group.size();
+      done = verify_chosen(end);
+      hole |= done < end;
     }
     return done;
+  }
+
+  // Returns the position after the last that has all parts pinned.
+  uint32_t pin_group(std::span<const Digest> group, std::span<const Located> found, uint32_t first) {
+    const size_t width = parts_.everywhere.size();
+    std::vector<Block>& blocks = reading_.set().blocks;
+    for (size_t i = 0; i < group.size(); ++i) {
+      const auto position = first + static_cast<uint32_t>(i);
+      for (size_t k = 0; k < width; ++k) {
+        const Located& here = found[k * group.size() + i];
+        BlockView view;
+        if (here.id == kNoEntry || !pin_in_turn(group[i], parts_.everywhere[k], here, &view)) {
+          drop_everywhere(blocks.size() - k);
+          return position;
+        }
+        blocks.push_back({view.data, view.length, from_ + position, parts_.everywhere[k]});
+        if (reading_.must_verify()) choose(view);
+      }
+    }
+    return first + static_cast<uint32_t>(group.size());
+  }
+
+  bool pin_in_turn(const Digest& digest, uint16_t part, const Located& found, BlockView* view) {
+    std::atomic<uint64_t>* word = reading_.take_word();
+    if (word == nullptr) return note(StatusCode::kResourceExhausted);
+    const StatusCode code = reading_.pin(digest, part, found, word, view);
+    if (code == StatusCode::kOk) return true;
+    reading_.return_word(word);
+    return code == StatusCode::kNotFound ? false : note(code);
+  }
+
+  // The last block is to be verified, once its bytes had time to come from memory.
+  void choose(const BlockView& view) {
+    for (uint32_t at = 0; at < std::min(view.length, kAhead); at += 64) __builtin_prefetch(view.data + at, 0, 0);
+    chosen_.push_back({reading_.set().blocks.size() - 1, view});
+  }
+
+  // Returns `end`, or the position of the first block that is bad.
+  uint32_t verify_chosen(uint32_t end) {
+    const size_t width = parts_.everywhere.size();
+    for (const Chosen& chosen : chosen_) {
+      // One whose position was let go of is not pinned any more.
+      if (chosen.block >= end * width || reading_.verify(chosen.view)) continue;
+      note(StatusCode::kDataLoss);
+      end = static_cast<uint32_t>(chosen.block / width);
+      drop_everywhere(end * width);
+    }
+    chosen_.clear();
+    return end;
   }
 
   void drop_everywhere(size_t keep) {
@@ -186,6 +233,7 @@ class Promise {
   const uint32_t from_;
   const WantedParts& parts_;
   std::vector<Tail> tails_;
+  std::vector<Chosen> chosen_;
   uint32_t usable_ = 0;
   StatusCode why_ = StatusCode::kOk;
 };

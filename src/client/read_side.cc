@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kMostFreeSets = 8;     // kept by a shard
 constexpr size_t kMostKeptBlocks = 4096;  // entries that a free set's buffers keep
+constexpr size_t kMostKeptWords = 1024;   // pin words that it keeps
 
 }  // namespace
 
@@ -54,6 +55,7 @@ void ReadSide::replace(std::shared_ptr<Session> next) {
     lent += std::exchange(shard.lent, 0);
     shard.session = next.get();
     shard.first_word = shard.words = 0;
+    for (PinSet* set = shard.sets; set != nullptr; set = set->next_) set->words.clear();
     shard.taken.store(0, std::memory_order_release);
   }
   if (std::shared_ptr<Session> old = std::exchange(current_, std::move(next)); old != nullptr) {
@@ -72,12 +74,13 @@ PinSet* ReadSide::lend(uint32_t words) {
     ++shard->free_sets;
   }
   PinSet* set = shard->sets;
+  set->words.reserve(words);  // the last that can fail
   set->side_ = this;
   set->session_ = shard->session;
-  if (words > 0) deal_words(*shard, &set->words, words);
   shard->sets = std::exchange(set->next_, nullptr);
   --shard->free_sets;
   ++shard->lent;
+  if (words > set->words.size()) deal_words(*shard, &set->words, words - static_cast<uint32_t>(set->words.size()));
   return set;
 }
 
@@ -87,11 +90,14 @@ uint32_t ReadSide::lend_words(PinSet* set, uint32_t words) {
 }
 
 uint32_t ReadSide::deal_words(Shard& shard, std::vector<uint32_t>* out, uint32_t words) {
-  out->reserve(out->size() + words);  // the only thing here that can fail: nothing was taken yet
+  out->reserve(out->size() + words);  // before anything is taken: it can fail
   const uint32_t* links = shard.session->next_word();
   uint32_t got = 0;
   while (got < words) {
-    if (shard.words == 0 && !deal_chunk(shard)) steal_words(shard);
+    if (shard.words == 0 && !deal_chunk(shard)) {
+      collect_words(shard);
+      if (shard.words == 0) steal_words(shard);
+    }
     if (shard.words == 0) break;
     for (; got < words && shard.words > 0; ++got, --shard.words) {
       const uint32_t word = shard.first_word - 1;
@@ -114,12 +120,24 @@ bool ReadSide::deal_chunk(Shard& shard) {
   return first != end;
 }
 
+void ReadSide::free_words(Shard& shard, PinSet& set) {
+  uint32_t* links = shard.session->next_word();
+  for (const uint32_t word : set.words) links[word] = std::exchange(shard.first_word, word + 1);
+  shard.words += static_cast<uint32_t>(set.words.size());
+  set.words.clear();
+}
+
+void ReadSide::collect_words(Shard& shard) {
+  for (PinSet* set = shard.sets; set != nullptr; set = set->next_) free_words(shard, *set);
+}
+
 // From the first other shard that is free and has some, half of it.
 void ReadSide::steal_words(Shard& shard) {
   uint32_t* links = shard.session->next_word();
   for (Shard& other : shards_) {
     if (&other == &shard || other.taken.exchange(1, std::memory_order_acquire) != 0) continue;
     if (other.session == shard.session) {
+      collect_words(other);
       for (uint32_t half = (other.words + 1) / 2; half > 0; --half, --other.words, ++shard.words) {
         const uint32_t word = other.first_word - 1;
         other.first_word = std::exchange(links[word], shard.first_word);
@@ -141,19 +159,19 @@ void ReadSide::give_back(PinSet* set) {
 void ReadSide::take_back(PinSet* set) {
   Session* session = set->session_;
   std::atomic<uint64_t>* pins = session->memory().pins->pins;
-  for (const uint32_t word : set->words) Reader::unpin(pins[word]);
+  for (size_t i = 0; i < set->used_words; ++i) Reader::unpin(pins[set->words[i]]);
   bool current = false, keep = false;
   {
     Taken shard(*this);
     current = shard->session == session;
+    keep = shard->free_sets < kMostFreeSets && set->blocks.capacity() <= kMostKeptBlocks;
     if (current) {
       --shard->lent;
-      uint32_t* links = session->next_word();
-      for (const uint32_t word : set->words) links[word] = std::exchange(shard->first_word, word + 1);
-      shard->words += static_cast<uint32_t>(set->words.size());
+      if (!keep || set->words.size() > kMostKeptWords) free_words(*shard, *set);
+    } else {
+      set->words.clear();  // of a table that is not used any more
     }
     set->clear();
-    keep = shard->free_sets < kMostFreeSets && set->blocks.capacity() <= kMostKeptBlocks;
     if (keep) {
       set->next_ = std::exchange(shard->sets, set);
       ++shard->free_sets;

@@ -13,7 +13,8 @@
 // whoever gives the last of it back destroys it.
 //
 // Pin words are dealt to shards in chunks, so that two threads do not pin in one cache line. The table's high-water mark
-// is stored before a word beyond it is lent. A shard that has none left takes from the others.
+// is stored before a word beyond it is lent. A free set keeps the words that it had; a shard that has none left takes those
+// of its free sets, then from the others.
 //
 // Threads: any. Lifetime: each session holds a reference to the side, so that it outlives everything that is lent.
 #pragma once
@@ -43,7 +44,7 @@ class ReadSide {
   // One caller at a time.
   void replace(std::shared_ptr<Session> next);
 
-  // A cleared set with up to `words` pin words, as many as there are. Null: no session.
+  // A cleared set with `words` pin words or more, or as many as there are. Null: no session.
   PinSet* lend(uint32_t words);
   // More pin words for a set. Returns how many it got.
   uint32_t lend_words(PinSet* set, uint32_t words);
@@ -67,6 +68,8 @@ class ReadSide {
   uint32_t deal_words(Shard& shard, std::vector<uint32_t>* out, uint32_t words);
   bool deal_chunk(Shard& shard);
   void steal_words(Shard& shard);
+  static void collect_words(Shard& shard);
+  static void free_words(Shard& shard, PinSet& set);
   void take_back(PinSet* set);
 
   ForkGuard guard_;

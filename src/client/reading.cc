@@ -11,7 +11,6 @@ namespace {
 
 constexpr size_t kGroup = 64;  // look-ups at a time
 constexpr uint32_t kMoreWords = 256;
-constexpr uint32_t kVerifiedOneIn = 64;
 constexpr size_t kBytesBetweenLooks = 1 << 20;  // at the clock
 
 StatusCode code_of(PinResult result) {
@@ -25,7 +24,7 @@ StatusCode code_of(PinResult result) {
 
 }  // namespace
 
-Reading::Reading(SpaceState& space, uint32_t words) : state_(space) {
+Reading::Reading(SpaceState& space, uint32_t words) : state_(space), seat_(seat()), verify_(space.connection().verify()) {
   Connection& connection = space.connection();
   if (connection.forked()) {
     status_ = forked_error();
@@ -38,47 +37,47 @@ Reading::Reading(SpaceState& space, uint32_t words) : state_(space) {
     status_ = session.ok() ? unavailable("the client is just connecting") : session.status();
     return;
   }
+  pins_ = set_->session().memory().pins->pins;
   status_ = space.find_in(set_->session(), &space_);
 }
 
-std::atomic<uint64_t>* Reading::take_word() {
+std::atomic<uint64_t>* Reading::take_spare_word() {
   if (!spare_.empty()) {
     std::atomic<uint64_t>* word = spare_.back();
     spare_.pop_back();
     return word;
   }
-  Session& session = set_->session();
-  if (used_words_ == set_->words.size() && state_.connection().reads().lend_words(set_, kMoreWords) == 0) return nullptr;
-  return &session.memory().pins->pins[set_->words[used_words_++]];
+  return state_.connection().reads().lend_words(set_, kMoreWords) == 0 ? nullptr : pins_ + set_->words[set_->used_words++];
 }
-
-bool Reading::must_verify() const {
-  switch (state_.connection().verify()) {
-    case Verify::kNever: return false;
-    case Verify::kSampled: return seat().one_in(kVerifiedOneIn);
-    case Verify::kAlways: return true;
-  }
-  return true;
-}
-
-void Reading::report_bad(const BlockView& view) { state_.connection().report_bad(set_->session(), view.id, view.seq); }
 
 StatusCode Reading::pin(const Digest& digest, uint16_t part, const Located& found, std::atomic<uint64_t>* word,
                         BlockView* view) {
   PinResult result = reader().pin(space_, found, *word, view);
   if (result == PinResult::kMiss) result = reader().find_and_pin(space_, digest, part, *word, view);
-  if (result != PinResult::kPinned) {
-    if (result == PinResult::kFlushed) set_flushed();
-    return code_of(result);
+  if (result == PinResult::kPinned) {
+    reader().touch(view->id);
+    return StatusCode::kOk;
   }
-  reader().touch(view->id);
-  if (!must_verify()) return StatusCode::kOk;
+  if (result == PinResult::kFlushed) set_flushed();
+  return code_of(result);
+}
+
+bool Reading::verify(const BlockView& view) {
   count(state_.connection().counters().verified);
-  if (checksum({view->data, view->length}) == view->checksum) return StatusCode::kOk;
-  report_bad(*view);
+  if (checksum({view.data, view.length}) == view.checksum) return true;
+  report_bad(view);
+  return false;
+}
+
+StatusCode Reading::pin_verified(const Digest& digest, uint16_t part, const Located& found, std::atomic<uint64_t>* word,
+                                 BlockView* view) {
+  const StatusCode code = pin(digest, part, found, word, view);
+  if (code != StatusCode::kOk || !must_verify() || verify(*view)) return code;
   Reader::unpin(*word);
   return StatusCode::kDataLoss;
 }
+
+void Reading::report_bad(const BlockView& view) { state_.connection().report_bad(set_->session(), view.id, view.seq); }
 
 void Reading::count_reads(uint64_t hits, uint64_t misses, uint64_t bytes) {
   PinTable& table = *set_->session().memory().pins;
@@ -108,7 +107,8 @@ void pin_blocks(Reading& reading, std::span<const Digest> positions, uint16_t pa
       if (found[k].id != kNoEntry) {
         std::atomic<uint64_t>* word = reading.take_word();
         BlockView view;
-        result = word == nullptr ? StatusCode::kResourceExhausted : reading.pin(group[k], part, found[k], word, &view);
+        result =
+            word == nullptr ? StatusCode::kResourceExhausted : reading.pin_verified(group[k], part, found[k], word, &view);
         if (result == StatusCode::kOk) {
           set.blocks[base + k] = {view.data, view.length, static_cast<uint32_t>(base + k), part};
           ++set.hits;

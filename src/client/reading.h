@@ -15,6 +15,7 @@
 #include "client/pin_set.h"
 #include "client/session.h"
 #include "client/space_state.h"
+#include "client/thread_seat.h"
 
 namespace kvist::client {
 
@@ -37,26 +38,47 @@ class Reading {
   PinSet* keep() { return std::exchange(set_, nullptr); }
 
   // A pin word that holds nothing; null: there are no more.
-  std::atomic<uint64_t>* take_word();
+  std::atomic<uint64_t>* take_word() {
+    if (spare_.empty() && set_->used_words < set_->words.size()) return pins_ + set_->words[set_->used_words++];
+    return take_spare_word();
+  }
   void return_word(std::atomic<uint64_t>* word) { spare_.push_back(word); }
 
-  // Pins what was located, or what has taken its place since, and verifies it if the policy says so. kOk, or without a pin
-  // kNotFound, kDataLoss (reported), kFailedPrecondition (flushed).
+  // Pins what was located, or what has taken its place since. kOk, or without a pin kNotFound, kFailedPrecondition
+  // (flushed).
   StatusCode pin(const Digest& digest, uint16_t part, const Located& found, std::atomic<uint64_t>* word, BlockView* view);
+  // The same, and verifies it if the policy says so: kDataLoss (reported, not pinned).
+  StatusCode pin_verified(const Digest& digest, uint16_t part, const Located& found, std::atomic<uint64_t>* word,
+                          BlockView* view);
 
   // Whether this read has to compare the checksum.
-  bool must_verify() const;
+  bool must_verify() const {
+    switch (verify_) {
+      case Verify::kNever: return false;
+      case Verify::kSampled: return seat_.one_in(kVerifiedOneIn);
+      case Verify::kAlways: break;
+    }
+    return true;
+  }
+  // Compares it. False: the bytes are wrong, and the node is told.
+  bool verify(const BlockView& view);
   void report_bad(const BlockView& view);
   void set_flushed() { state_.set_flushed(); }
   // For ClientStats and the node's hit rate.
   void count_reads(uint64_t hits, uint64_t misses, uint64_t bytes);
 
  private:
+  static constexpr uint32_t kVerifiedOneIn = 64;
+
+  std::atomic<uint64_t>* take_spare_word();
+
   SpaceState& state_;
+  ThreadSeat& seat_;
+  const Verify verify_;
   Status status_;
   PinSet* set_ = nullptr;
+  std::atomic<uint64_t>* pins_ = nullptr;
   SpaceRef space_;
-  size_t used_words_ = 0;
   std::vector<std::atomic<uint64_t>*> spare_;
 };
 

@@ -494,6 +494,91 @@ TEST_P(Contract, FlushEndsEveryHandle) {
   EXPECT_EQ(untouched.longest_prefix({.positions = chain}).size(), 10u);
 }
 
+// ---- bad bytes ----------------------------------------------------------------------------------------------------
+
+class BadBytes : public DoorTest {
+ protected:
+  // A chain whose block `bad` is changed behind everybody's back after it was stored.
+  void put_with_a_flipped_bit(const Space& space, size_t bad) {
+    const uint32_t length = 5000;
+    StatusOr<Batch> batch = space.reserve({.positions = chain}, {&length, 1});
+    ASSERT_TRUE(batch.ok());
+    for (size_t i = 0; i < chain.size(); ++i) fill_pattern(0, chain[i], 0, (*batch)[i]);
+    const std::span<std::byte> room = (*batch)[bad];
+    ASSERT_EQ(batch->commit(), chain.size());
+    room[4321] ^= std::byte{1};
+  }
+
+  Random random{test_seed()};
+  std::vector<Digest> chain = random_digests(random, 10);
+};
+DOORS(BadBytes);
+
+TEST_P(BadBytes, AreNotCopiedOut) {
+  start();
+  const Space space = open(identity("a"));
+  put_with_a_flipped_bit(space, 3);
+  Destinations got(10, 5000);
+  EXPECT_EQ(space.get(chain, got.scatters(), got.results), 9u);
+  EXPECT_EQ(got.results[3], StatusCode::kDataLoss);
+  EXPECT_EQ(got.results[4], StatusCode::kOk);
+  EXPECT_EQ(client.stats().corrupt, 1u);
+  // The node was told: it looks itself, and the block is gone for everybody.
+  EXPECT_TRUE(eventually([&] { return stat("quarantined") == 1; }));
+  EXPECT_EQ(space.get(chain, got.scatters(), got.results), 9u);
+  EXPECT_EQ(got.results[3], StatusCode::kNotFound);
+  Sources again({&chain[3], 1}, 5000);
+  EXPECT_EQ(space.put({.positions = {&chain[3], 1}, .first = 3, .parent = chain[2]}, again.gathers(), again.results), 1u);
+  EXPECT_EQ(space.get(chain, got.scatters(), got.results), 10u);
+}
+
+TEST_P(BadBytes, AreNotPinned) {
+  start();
+  const Space space = open(identity("a"));
+  put_with_a_flipped_bit(space, 9);
+  {
+    const Pinned pinned = space.pin(chain);
+    EXPECT_EQ(pinned.hits(), 9u);
+    EXPECT_EQ(pinned[9], nullptr);
+    EXPECT_EQ(pinned.result(9), StatusCode::kDataLoss);
+  }
+  EXPECT_TRUE(eventually([&] { return stat("quarantined") == 1; }));
+  EXPECT_EQ(stat("pinned"), 0u);
+}
+
+TEST_P(BadBytes, EndAPrefix) {
+  start();
+  const Space space = open(identity("a"));
+  put_with_a_flipped_bit(space, 6);
+  const Prefix prefix = space.longest_prefix({.positions = chain});
+  EXPECT_EQ(prefix.size(), 6u);
+  EXPECT_EQ(prefix.blocks().size(), 6u);
+  EXPECT_EQ(prefix.status().code(), StatusCode::kDataLoss);
+  for (const Block& block : prefix.blocks()) EXPECT_TRUE(right(block, chain[block.position]));
+  EXPECT_TRUE(eventually([&] { return stat("quarantined") == 1; }));
+  EXPECT_TRUE(space.longest_prefix({.positions = chain}).status().ok());
+  EXPECT_EQ(stat("pinned"), 6u) << "what lies behind it was let go of";
+}
+
+TEST_P(BadBytes, AreFoundBySampling) {
+  start(uint64_t{64} << 20, 65536, Verify::kSampled);
+  const Space space = open(identity("a"));
+  put_with_a_flipped_bit(space, 0);
+  bool found = false;
+  for (int i = 0; i < 5000 && !found; ++i) found = space.pin({chain.data(), 1}).result(0) == StatusCode::kDataLoss;
+  EXPECT_TRUE(found) << "the chance to miss it each time is 64 in 10 to the power of 35";
+}
+
+TEST_P(BadBytes, AreHandedOutByWhoVerifiesNever) {
+  start(uint64_t{64} << 20, 65536, Verify::kNever);
+  const Space space = open(identity("a"));
+  put_with_a_flipped_bit(space, 0);
+  const Pinned pinned = space.pin(chain);
+  ASSERT_EQ(pinned.hits(), 10u);
+  EXPECT_FALSE(right(*pinned[0], chain[0]));
+  EXPECT_EQ(client.stats().verified, 0u);
+}
+
 // ---- bounds -------------------------------------------------------------------------------------------------------
 
 TEST_P(Contract, AFullPoolEvictsAndAPinnedOneRefuses) {
