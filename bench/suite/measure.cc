@@ -1,6 +1,7 @@
 #include "bench/suite/measure.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,6 +64,13 @@ CpuWatch::Reading CpuWatch::read() const {
   file >> word >> user >> nice >> system >> idle >> iowait >> irq >> softirq >> steal;
   reading.busy = (user + nice + system + irq + softirq + steal) / static_cast<double>(::sysconf(_SC_CLK_TCK));
   for (const int pid : pids_) reading.ours += cpu_seconds_of(pid);
+  rusage children = {};  // that have ended and were waited for
+  if (::getrusage(RUSAGE_CHILDREN, &children) == 0) {
+    const auto seconds = [](const timeval& t) {
+      return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+    };
+    reading.ours += seconds(children.ru_utime) + seconds(children.ru_stime);
+  }
   reading.wall = seconds_now();
   return reading;
 }

@@ -277,12 +277,20 @@ class Putter {
           k = same;
           break;
         }
+        if (k + 1 < absent_.size()) fetch_ahead(sources_[absent_[k + 1]]);
         fill(absent_[k], length, commit.get());
       }
       session_.stock().put_back(grants_);
       grants_.clear();
     }
     send(&commit);
+  }
+
+  const Copier& copier() const { return call_.space->connection().copier(); }
+
+  // The next block's first lines come while this one is copied.
+  static void fetch_ahead(Gather source) {
+    if (!source.empty()) prefetch_block(source.front().data, source.front().size);
   }
 
   // Which of the chunk are not there, and can be.
@@ -343,7 +351,7 @@ class Putter {
       return;
     }
     record.checksum =
-        call_.space->connection().copier().gather_checksum(session_.memory().writable + grant.offset, sources_[i]);
+        copier().gather_checksum(session_.memory().writable + grant.offset, sources_[i], Stores::kAuto, Order::kLater);
     commit->records.push_back(record);
     commit->grants.push_back(grant);
     commit->index.push_back(i);
@@ -351,6 +359,7 @@ class Putter {
 
   void send(std::shared_ptr<Commit>* commit) {
     if ((*commit)->records.empty()) return;
+    copier().order();  // the batch's streaming stores, before anybody can hear of them
     (*commit)->refill_length = (*commit)->records.back().length;
     (*commit)->refill_count = session_.stock().ask((*commit)->refill_length, 0);
     const Status sent = tracker_->send(*commit, call_.deadline);

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 extern char** environ;
@@ -123,6 +124,7 @@ uint64_t private_bytes(pid_t pid) {
 uint64_t table_bytes(pid_t node) {
   const std::string folder = "/proc/" + std::to_string(node) + "/fd";
   uint64_t bytes = 0;
+  std::set<ino_t> counted;  // a memory may be open twice, once for reading only
   DIR* listing = ::opendir(folder.c_str());
   if (listing == nullptr) return 0;
   while (const dirent* item = ::readdir(listing)) {
@@ -131,7 +133,8 @@ uint64_t table_bytes(pid_t node) {
     if (::readlink(path.c_str(), target, sizeof(target) - 1) < 0) continue;
     if (std::strstr(target, "memfd:kvist-") == nullptr || std::strstr(target, "arena") != nullptr) continue;
     struct stat info = {};
-    if (::stat(path.c_str(), &info) == 0) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+    if (::stat(path.c_str(), &info) == 0 && counted.insert(info.st_ino).second)
+      bytes += static_cast<uint64_t>(info.st_blocks) * 512;
   }
   ::closedir(listing);
   return bytes;

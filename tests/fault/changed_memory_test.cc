@@ -35,7 +35,8 @@ bool flip_bit(pid_t node, uint64_t offset) {
     if (!fd.valid()) continue;
     std::byte byte;
     if (::pread(fd.get(), &byte, 1, static_cast<off_t>(offset)) != 1) return false;
-    void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), static_cast<off_t>(offset / 4096 * 4096));
+    void* page =
+        ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), static_cast<off_t>(offset / 4096 * 4096));
     if (page == MAP_FAILED) return false;
     static_cast<std::byte*>(page)[offset % 4096] ^= std::byte{0x10};
     ::munmap(page, 4096);
@@ -132,7 +133,8 @@ class ChangedMemorySlow : public ChangedMemory {};
 // The scrubber begins a round a minute.
 TEST_F(ChangedMemorySlow, TheScrubberFindsWhatNobodyVerifies) {
   fill_and_flip("1GiB");
-  EXPECT_TRUE(eventually([&] { return pool_stat("bad_blocks") == 1; }, std::chrono::seconds(180))) << report_of(socket_).dump(1);
+  EXPECT_TRUE(eventually([&] { return pool_stat("bad_blocks") == 1; }, std::chrono::seconds(180)))
+      << report_of(socket_).dump(1);
   EXPECT_EQ(pool_stat("quarantined"), 1u);
   const Json total = replay("never", 0);
   EXPECT_EQ(total["wrong_bytes"], 0) << total;

@@ -21,10 +21,11 @@
 //
 // Of the known failures of such systems (the rest are tests KnownFailures.CaseNN... here):
 //
-//   2   another revision, dtype, quantisation    Identity.EveryFieldTellsNamespacesApart, Contract.UnequalIdentitiesShareNothing
-//   3   a name that equals another's salt        Identity.EveryFieldTellsNamespacesApart, KeyDigester.NamespacesAndFormsNameApart
-//   17  one part evicted between look and get    PrefixModel.WhatIsExposedIsCompleteWhileThePoolEvicts
-//   36  no RDMA, no GPU                          nothing here links either
+//   2   another revision, dtype, quantisation    Identity.EveryFieldTellsNamespacesApart,
+//   Contract.UnequalIdentitiesShareNothing 3   a name that equals another's salt Identity.EveryFieldTellsNamespacesApart,
+//   KeyDigester.NamespacesAndFormsNameApart 17  one part evicted between look and get
+//   PrefixModel.WhatIsExposedIsCompleteWhileThePoolEvicts 36  no RDMA, no GPU                          nothing here links
+//   either
 #pragma once
 
 #include <fcntl.h>

@@ -185,9 +185,9 @@ int transfer(Client client, uint64_t seed, const std::vector<Digest>& all, uint3
   std::vector<Transfer> transfers(kTransfersEach);
   const auto submit = [&](Transfer& t) {
     prepare(t, random, all);
-    StatusOr<uint64_t> ticket =
-        t.put ? pools[t.pool].submit_put({.positions = t.digests}, t.gathers, t.results, {.unchained = true}, within(kPatience))
-              : pools[t.pool].submit_get(t.digests, t.scatters, t.results, 0, within(kPatience));
+    StatusOr<uint64_t> ticket = t.put ? pools[t.pool].submit_put({.positions = t.digests}, t.gathers, t.results,
+                                                                 {.unchained = true}, within(kPatience))
+                                      : pools[t.pool].submit_get(t.digests, t.scatters, t.results, 0, within(kPatience));
     if (ticket.ok()) t.ticket = *ticket;
     return ticket.ok();
   };
@@ -200,7 +200,8 @@ int transfer(Client client, uint64_t seed, const std::vector<Digest>& all, uint3
     const size_t n = client.poll(done, within(kPatience));
     if (n == 0) return 4;
     for (size_t i = 0; i < n; ++i) {
-      const auto t = std::find_if(transfers.begin(), transfers.end(), [&](const Transfer& x) { return x.ticket == done[i].ticket; });
+      const auto t =
+          std::find_if(transfers.begin(), transfers.end(), [&](const Transfer& x) { return x.ticket == done[i].ticket; });
       if (t == transfers.end() || done[i].code != StatusCode::kOk) return 5;
       settle(*t, counts);
       --under_way;
@@ -459,8 +460,9 @@ int serve_steadily(Client client, uint64_t seed, uint64_t requests, SteadyCounts
     const std::span<const Digest> missing = std::span<const Digest>(digests).subspan(hits);
     for (size_t i = 0; i < n; ++i) fill_pattern(0, missing[i], 0, {bytes.data() + i * kSteadyBlock, kSteadyBlock});
     std::array<StatusCode, kSteadyChain> results;
-    space->put({.positions = missing, .first = static_cast<uint32_t>(hits), .parent = hits == 0 ? Digest{} : digests[hits - 1]},
-               std::span(gathers).first(n), std::span(results).first(n), {}, within(kPatience));
+    space->put(
+        {.positions = missing, .first = static_cast<uint32_t>(hits), .parent = hits == 0 ? Digest{} : digests[hits - 1]},
+        std::span(gathers).first(n), std::span(results).first(n), {}, within(kPatience));
     for (size_t i = 0; i < n; ++i) {
       counts.odd += results[i] != StatusCode::kOk && results[i] != StatusCode::kAlreadyExists;
     }
@@ -489,7 +491,8 @@ void SteadyRun::run(uint64_t requests, double tolerance) {
     text += " " + std::to_string(rates.back()).substr(0, 5);
   }
   const double middle = (rates[4] + rates[5] + rates[6]) / 3;
-  for (size_t tenth = 4; tenth < 10; ++tenth) EXPECT_NEAR(rates[tenth], middle, tolerance) << "tenth " << tenth << " of" << text;
+  for (size_t tenth = 4; tenth < 10; ++tenth)
+    EXPECT_NEAR(rates[tenth], middle, tolerance) << "tenth " << tenth << " of" << text;
   EXPECT_GT(middle, 0.3);
   EXPECT_LT(middle, 0.9) << "the pool is no small part of what is asked for";
   EXPECT_TRUE(eventually([&] { return only_blocks_take_room(kSteadyBlock); })) << report_of(socket_).dump(1);

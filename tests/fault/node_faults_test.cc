@@ -36,7 +36,8 @@ void NodeStopped::stopped_under_load(int seconds) {
   constexpr size_t kSize = 64 << 10;
   const auto node = start_node({"--memory", "96MiB", "--block-bytes", std::to_string(kSize)});
   const std::string trace = write_workload(random_.next(), 100, 2000, 16384);
-  const auto replay = start_replay(trace, {"--clients", "4", "--seconds", std::to_string(seconds + 4) + "s", "--verify", "never"});
+  const auto replay =
+      start_replay(trace, {"--clients", "4", "--seconds", std::to_string(seconds + 4) + "s", "--verify", "never"});
   ASSERT_TRUE(eventually([&] { return report_of(socket_)["hits"].get<uint64_t>() > 100; }));
 
   Client client = connect();
@@ -44,7 +45,8 @@ void NodeStopped::stopped_under_load(int seconds) {
   const std::vector<Digest> held = random_digests(random_, 16), resident = random_digests(random_, 16);
   for (const std::vector<Digest>* chain : {&held, &resident}) {
     Sources sources(*chain, kSize);
-    ASSERT_EQ(space.put({.positions = *chain}, sources.gathers(), sources.results, {}, within(std::chrono::seconds(20))), 16u);
+    ASSERT_EQ(space.put({.positions = *chain}, sources.gathers(), sources.results, {}, within(std::chrono::seconds(20))),
+              16u);
   }
   const Pinned pinned = space.pin(held);
   ASSERT_EQ(pinned.hits(), 16u);
@@ -126,7 +128,8 @@ TEST_F(PinnedByAnother, PutsAreRefusedReadsGoOnAndItsDeathGivesTheRoomBack) {
     for (uint32_t i = 0; i < digests.size(); ++i) {
       Sources source({&digests[i], 1}, kSize);
       // Blocks of this process that are not pinned yet may be what is evicted: so it goes on until it is told.
-      space->put({.positions = {&digests[i], 1}}, source.gathers(), source.results, {.unchained = true}, within(std::chrono::seconds(20)));
+      space->put({.positions = {&digests[i], 1}}, source.gathers(), source.results, {.unchained = true},
+                 within(std::chrono::seconds(20)));
       if (source.results[0] == StatusCode::kResourceExhausted) break;
       if (source.results[0] != StatusCode::kOk) return ready(false);
       pins.push_back(space->pin({&digests[i], 1}));
@@ -171,8 +174,10 @@ TEST_F(PinnedByAnother, PutsAreRefusedReadsGoOnAndItsDeathGivesTheRoomBack) {
     const std::vector<Digest> one = random_digests(random_, 1);
     Sources source(one, kSize);
     ASSERT_TRUE(eventually([&] {
-      return space.put({.positions = one}, source.gathers(), source.results, {.unchained = true}, within(std::chrono::seconds(20))) == 1;
-    })) << "block " << turn << ": " << static_cast<int>(source.results[0]);
+      return space.put({.positions = one}, source.gathers(), source.results, {.unchained = true},
+                       within(std::chrono::seconds(20))) == 1;
+    })) << "block "
+        << turn << ": " << static_cast<int>(source.results[0]);
   }
   space = Space(), client = Client();
   EXPECT_TRUE(eventually([&] {

@@ -70,7 +70,8 @@ void ReplayFaults::under_killed_and_stopped_clients(int seconds) {
     ASSERT_TRUE(eventually([&] { return (all = clients()).size() == kClients; })) << all.size() << " clients";
     // Now and then it is the stopped one that dies.
     size_t at = random_.below(all.size());
-    if (stopped > 0 && random_.chance(0.3)) at = static_cast<size_t>(std::find(all.begin(), all.end(), stopped) - all.begin());
+    if (stopped > 0 && random_.chance(0.3))
+      at = static_cast<size_t>(std::find(all.begin(), all.end(), stopped) - all.begin());
     ASSERT_LT(at, all.size());
     const pid_t victim = all[at];
     kills_of_stopped += victim == stopped;
@@ -85,8 +86,9 @@ void ReplayFaults::under_killed_and_stopped_clients(int seconds) {
     stopped = all[random_.below(all.size())];
     ASSERT_EQ(::kill(stopped, SIGSTOP), 0);
     ++stops;
-    ::poll(nullptr, 0, static_cast<int>(std::max<int64_t>(
-                           0, std::chrono::duration_cast<milliseconds>(next - SteadyClock::now()).count())));
+    ::poll(
+        nullptr, 0,
+        static_cast<int>(std::max<int64_t>(0, std::chrono::duration_cast<milliseconds>(next - SteadyClock::now()).count())));
   }
   if (stopped > 0) ::kill(stopped, SIGCONT);
 
@@ -120,13 +122,13 @@ void ReplayFaults::under_killed_and_stopped_clients(int seconds) {
   EXPECT_EQ(report["quarantined"], 0);
   EXPECT_EQ(report["pools"][0]["bad_blocks"], 0);
   EXPECT_EQ(report["node"]["ended"]["death"], kills);
-  std::printf("%d s: %llu kills (%llu of a stopped client), %llu stops, %llu requests, %.2f GB compared, %llu wrong bytes, "
-              "%llu evictions; the slowest session was gone %.1f ms after its kill\n",
-              seconds, static_cast<unsigned long long>(kills), static_cast<unsigned long long>(kills_of_stopped),
-              static_cast<unsigned long long>(stops), static_cast<unsigned long long>(requests),
-              static_cast<double>(got) / 1e9, static_cast<unsigned long long>(wrong),
-              static_cast<unsigned long long>(report["evicted_total"].get<uint64_t>()),
-              std::chrono::duration<double, std::milli>(slowest).count());
+  std::printf(
+      "%d s: %llu kills (%llu of a stopped client), %llu stops, %llu requests, %.2f GB compared, %llu wrong bytes, "
+      "%llu evictions; the slowest session was gone %.1f ms after its kill\n",
+      seconds, static_cast<unsigned long long>(kills), static_cast<unsigned long long>(kills_of_stopped),
+      static_cast<unsigned long long>(stops), static_cast<unsigned long long>(requests), static_cast<double>(got) / 1e9,
+      static_cast<unsigned long long>(wrong), static_cast<unsigned long long>(report["evicted_total"].get<uint64_t>()),
+      std::chrono::duration<double, std::milli>(slowest).count());
   expect_empty_after_flush();
 }
 
