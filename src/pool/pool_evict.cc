@@ -47,6 +47,7 @@ bool Pool::collect_victim(EntryId x, Tick tick) {
   assert(seq_state(seq) == EntryState::kLive && private_[x].children == 0);
   mark_dead(e, seq);
   victims_.push_back({x, seq, tick, false});
+  index_.prefetch(digest_of(x), part_of_entry(x));  // for finish_victim()
   const EntryId parent = e.parent.load(std::memory_order_relaxed);
   if (parent == kNoEntry) return true;
   private_[parent].children = (private_[parent].children - 1) & 0x7fffffffu;

@@ -80,6 +80,10 @@ EntryId LruRetention::take(Tick now, uint32_t* budget, Tick* tick) {
     // A client wrote the word: a time that has not come yet is now.
     const Tick touched = std::min(touch_[x].load(std::memory_order_relaxed), now);
     remove(x);
+    if (const EntryId next = bucket(at).head; next != kNoEntry) {  // most likely the one after
+      __builtin_prefetch(&touch_[next]);
+      __builtin_prefetch(&entries_[next], 1);
+    }
     if (touched <= filed || touched <= at) {
       *tick = std::max(filed, touched);
       return x;
