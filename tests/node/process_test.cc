@@ -384,7 +384,6 @@ TEST_F(NodeProcesses, RunningOutOfDescriptorsPasses) {
   });
   ASSERT_TRUE(crowd.ready());
   EXPECT_TRUE(client.put(digest_of(1)));
-  EXPECT_LE(open_files(node.pid()), limit.rlim_cur);
   crowd.kill();
   EXPECT_TRUE(eventually([&] { return !report_of(socket_).is_null(); }));
   // Which of a session's three was the one too many depends on who came first.
