@@ -186,6 +186,12 @@ Status SlotFinder::find(uint32_t length, size_t count, std::vector<Grant>* out, 
     const uint32_t wanted = session_.stock().ask(length, count);
     if (Status status = session_.link().reserve(length, wanted, &stop, deadline); !status.ok()) return status;
     if (session_.stock().take(length, count, out) > 0) return ok_status();
+    if (stop == GrantStop::kPoolPinned || stop == GrantStop::kEvicting) {
+      if (const std::vector<Grant> others = session_.stock().others(length); !others.empty()) {
+        if (Status status = session_.link().give_back(others, deadline); !status.ok()) return status;
+        continue;
+      }
+    }
     const bool hopeless = stop == GrantStop::kTooLong || stop == GrantStop::kOverQuota ||
                           (stop == GrantStop::kPoolPinned && ++pinned_tries >= kTriesWhenPinned);
     if (hopeless || deadline.passed()) return refused(stop, length);

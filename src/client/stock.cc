@@ -116,6 +116,20 @@ std::vector<Grant> Stock::surplus(bool idle) {
   return out;
 }
 
+std::vector<Grant> Stock::others(uint32_t length) {
+  std::vector<Grant> out;
+  const std::lock_guard lock(mutex_);
+  const SlotClass* kept = class_for(length);
+  for (SlotClass& c : classes_) {
+    if (&c == kept) continue;
+    out.insert(out.end(), c.ready.begin(), c.ready.end());
+    bytes_ -= c.ready.size() * c.slot_bytes;
+    c.ready.clear();
+    c.aim = 0;
+  }
+  return out;
+}
+
 uint64_t Stock::bytes() const {
   const std::lock_guard lock(mutex_);
   return bytes_;

@@ -37,6 +37,10 @@ class Stock final : public GrantSink {
   // with it: to be given back to the node.
   std::vector<Grant> surplus(bool idle);
 
+  // Takes out what is kept for blocks of other lengths: where the pool has no room, those slots are some, and one of them
+  // may be what keeps an extent from changing its size.
+  std::vector<Grant> others(uint32_t length);
+
   uint64_t bytes() const;  // kept ready
 
  private:

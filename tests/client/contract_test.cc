@@ -94,6 +94,22 @@ TEST_P(Contract, GetOfAnotherLengthWritesNothing) {
   }
 }
 
+// More slot sizes than the pool has extents: what is kept ready for sizes that were used before must not hold them all.
+TEST_P(Contract, ManySizesOneAfterTheOther) {
+  const Space space = open(identity("a"));
+  for (int round = 0; round < 3; ++round) {
+    for (size_t size = 64; size <= 100000; size += size / 4 + 1) {
+      const Digest digest = random_digests(random, 1)[0];
+      const std::vector<std::byte> bytes = bytes_of(digest, size);
+      const ConstRange range{bytes.data(), bytes.size()};
+      const Gather gather(&range, 1);
+      StatusCode result = StatusCode::kUnknown;
+      ASSERT_EQ(space.put({.positions = {&digest, 1}}, {&gather, 1}, {&result, 1}), 1u)
+          << size << " bytes: " << status_code_name(result);
+    }
+  }
+}
+
 TEST_P(Contract, PiecesOfAnySizeAndAlignment) {
   const Space space = open(identity("a"));
   for (int round = 0; round < 50; ++round) {
