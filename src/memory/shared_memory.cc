@@ -60,8 +60,8 @@ StatusOr<Mapping> Mapping::map(int fd, uint64_t bytes, Access access) {
   struct stat info = {};
   if (::fstat(fd, &info) != 0) return internal_error(errno_text("fstat of shared memory"));
   if (static_cast<uint64_t>(info.st_size) < bytes) {
-    return failed_precondition("shared memory holds " + std::to_string(info.st_size) + " bytes where " + std::to_string(bytes) +
-                               " were announced");
+    return failed_precondition("shared memory holds " + std::to_string(info.st_size) + " bytes where " +
+                               std::to_string(bytes) + " were announced");
   }
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {

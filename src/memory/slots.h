@@ -66,8 +66,8 @@ class SlotAllocator {
   uint64_t free_slots(Class c) const { return classes_[c].free_slots; }
   uint32_t extents_of(Class c) const { return classes_[c].extents; }
   uint32_t free_extents() const { return static_cast<uint32_t>(free_extents_.size()); }
-  uint64_t used_bytes() const { return used_bytes_; }      // of slots that are allocated, whole slots
-  uint64_t ready_bytes() const { return ready_bytes_; }    // of extents whose memory is there
+  uint64_t used_bytes() const { return used_bytes_; }    // of slots that are allocated, whole slots
+  uint64_t ready_bytes() const { return ready_bytes_; }  // of extents whose memory is there
   uint64_t metadata_bytes() const;
 
  private:
@@ -88,8 +88,8 @@ class SlotAllocator {
   struct SizeClass {
     uint32_t slot_bytes = 0;
     uint32_t extents = 0;
-    uint64_t free_slots = 0;        // in extents that do not drain
-    std::vector<uint32_t> open;     // extents with a free slot that do not drain
+    uint64_t free_slots = 0;     // in extents that do not drain
+    std::vector<uint32_t> open;  // extents with a free slot that do not drain
   };
 
   void take(uint32_t extent, Class c);

@@ -43,7 +43,8 @@ const char* ControlView::check(const std::byte* base, uint64_t bytes, ControlLay
   if (bytes < kPage) return "it is smaller than a header";
   const auto* header = reinterpret_cast<const ControlHeader*>(base);
   if (header->magic != kControlMagic) return "it does not begin with Kvist's magic";
-  if (header->layout_version != kLayoutVersion) return "its layout version is another one; use client and node of one release";
+  if (header->layout_version != kLayoutVersion)
+    return "its layout version is another one; use client and node of one release";
   if (header->header_bytes != sizeof(ControlHeader)) return "its header has another size";
   if (header->max_entries == 0 || header->max_entries > kMaxEntries) return "its number of entries is out of bounds";
   if (header->extent_bytes == 0 || header->extents == 0 || header->arena_bytes / header->extent_bytes != header->extents) {

@@ -121,7 +121,8 @@ inline IndexHash index_hash(const Digest& digest, uint16_t part) {
   h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
   h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
   h ^= h >> 31;
-  return {static_cast<uint32_t>(digest.hi >> (64 - kPartitionBits)), static_cast<uint32_t>(h), static_cast<uint16_t>(h >> 48)};
+  return {static_cast<uint32_t>(digest.hi >> (64 - kPartitionBits)), static_cast<uint32_t>(h),
+          static_cast<uint16_t>(h >> 48)};
 }
 
 // ---- namespaces ---------------------------------------------------------------------------------------------------
@@ -143,11 +144,11 @@ struct ControlHeader {
   uint32_t max_entries;  // ids are 1 .. max_entries
   uint32_t buckets_per_partition;
   uint32_t overflow_buckets;
-  uint64_t space_words_at;        // u64[kMaxSpaces]
-  uint64_t extent_generations_at; // u32[extents]
-  uint64_t entries_at;            // Entry[max_entries + 1]
-  uint64_t buckets_at;            // Bucket[kPartitions * buckets_per_partition]
-  uint64_t overflow_at;           // Bucket[overflow_buckets]
+  uint64_t space_words_at;         // u64[kMaxSpaces]
+  uint64_t extent_generations_at;  // u32[extents]
+  uint64_t entries_at;             // Entry[max_entries + 1]
+  uint64_t buckets_at;             // Bucket[kPartitions * buckets_per_partition]
+  uint64_t overflow_at;            // Bucket[overflow_buckets]
   uint32_t tick_ms;
   std::atomic<uint32_t> lock_owner_pid;   // the node that writes here
   alignas(64) std::atomic<uint32_t> now;  // Tick, advanced by the node: clients need no clock to touch a block

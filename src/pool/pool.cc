@@ -89,8 +89,8 @@ StatusOr<SpaceInfo> Pool::open_space(std::string_view alias, std::string_view re
   if (known != aliases_.end()) {
     const Space& space = *spaces_[known->second];
     if (space.record != record) {
-      return failed_precondition("the namespace '" + std::string(alias) + "' is in use for another identity: " +
-                                 differing_field(*identity, space.identity) +
+      return failed_precondition("the namespace '" + std::string(alias) +
+                                 "' is in use for another identity: " + differing_field(*identity, space.identity) +
                                  ". Open yours under another alias, or flush the old one with a new weights epoch");
     }
     if (space.id != id) {
@@ -123,7 +123,8 @@ StatusOr<SpaceInfo> Pool::open_space(std::string_view alias, std::string_view re
 
 StatusOr<uint64_t> Pool::flush_space(std::string_view alias) {
   const auto known = aliases_.find(std::string(alias));
-  if (known == aliases_.end()) return not_found("no namespace is called '" + std::string(alias) + "'; `kvist stat` lists them");
+  if (known == aliases_.end())
+    return not_found("no namespace is called '" + std::string(alias) + "'; `kvist stat` lists them");
   const uint16_t slot = known->second;
   Space& space = *spaces_[slot];
   // From this store on every reader of the old epoch misses and every commit under it is refused.
@@ -258,9 +259,10 @@ void Pool::write_check(EntryId id) {
   words[2] = e.digest_lo.load(std::memory_order_relaxed);
   words[3] = e.checksum.load(std::memory_order_relaxed);
   words[4] = e.location.load(std::memory_order_relaxed);
-  words[5] = uint64_t{e.length.load(std::memory_order_relaxed)} | uint64_t{e.space_part.load(std::memory_order_relaxed)} << 32;
-  words[6] = uint64_t{e.parent.load(std::memory_order_relaxed)} |
-             uint64_t{e.depth_flags.load(std::memory_order_relaxed)} << 32;
+  words[5] = uint64_t{e.length.load(std::memory_order_relaxed)} | uint64_t{e.space_part.load(std::memory_order_relaxed)}
+                                                                      << 32;
+  words[6] = uint64_t{e.parent.load(std::memory_order_relaxed)} | uint64_t{e.depth_flags.load(std::memory_order_relaxed)}
+                                                                      << 32;
   words[7] = e.parent_tag.load(std::memory_order_relaxed);
   // Of the last word only the tag's four bytes are in the formula: 60 bytes in all.
   const auto* bytes = reinterpret_cast<const std::byte*>(words.data());

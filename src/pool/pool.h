@@ -7,7 +7,8 @@
 // A block's life:  grant()  a free slot goes to a session, as an entry in state RESERVED
 //                  ...      the session fills the slot
 //                  commit() the entry gets its name and becomes LIVE: readers find it from now on
-//                  ...      evicted, removed, flushed or quarantined: the entry becomes DEAD, then, when no reader pins it, free
+//                  ...      evicted, removed, flushed or quarantined: the entry becomes DEAD, then, when no reader pins it,
+//                  free
 // The name of a block is (namespace, position digest, part). A parent that is not there becomes a stub.
 //
 // Nothing here blocks. Work that can be large (evicting behind the watermark, sweeping a flushed namespace, moving extents
@@ -46,16 +47,16 @@ namespace kvist {
 using SessionId = uint64_t;
 
 struct PoolConfig {
-  uint64_t capacity_bytes = 0;      // the arena; rounded down to whole extents
-  uint32_t max_blocks = 0;          // entries, stubs and grants included; 0: one for each 16 KiB, at least 64 Ki
-  uint64_t extent_bytes = 0;        // 0: default_extent_bytes(capacity_bytes)
-  uint64_t live_limit = 0;          // readable blocks, at most; 0: as many as fit
-  uint32_t tick_ms = 1000;          // of the touch clock
-  double free_target = 0.01;        // share of the capacity that maintain() keeps free ahead of demand
-  uint32_t recheck_one_in = 64;     // commits whose checksum the pool computes again; 0: none
-  uint32_t max_quarantined = 64;    // bad slots kept out of use; beyond it the oldest returns to service
+  uint64_t capacity_bytes = 0;    // the arena; rounded down to whole extents
+  uint32_t max_blocks = 0;        // entries, stubs and grants included; 0: one for each 16 KiB, at least 64 Ki
+  uint64_t extent_bytes = 0;      // 0: default_extent_bytes(capacity_bytes)
+  uint64_t live_limit = 0;        // readable blocks, at most; 0: as many as fit
+  uint32_t tick_ms = 1000;        // of the touch clock
+  double free_target = 0.01;      // share of the capacity that maintain() keeps free ahead of demand
+  uint32_t recheck_one_in = 64;   // commits whose checksum the pool computes again; 0: none
+  uint32_t max_quarantined = 64;  // bad slots kept out of use; beyond it the oldest returns to service
   uint32_t max_namespaces = 1024;
-  uint32_t tip_ticks = 2;           // ends of chains that are being filled are kept from eviction this long
+  uint32_t tip_ticks = 2;  // ends of chains that are being filled are kept from eviction this long
   std::string retention = "lru";
 };
 
@@ -63,7 +64,7 @@ struct PoolConfig {
 struct SessionLimits {
   uint64_t granted_bytes = uint64_t{256} << 20;  // slots in its stock or being filled
   uint32_t granted_slots = 65536;
-  uint64_t pinned_bytes = uint64_t{4} << 30;     // counted while scanning its pins
+  uint64_t pinned_bytes = uint64_t{4} << 30;  // counted while scanning its pins
 };
 
 struct Grant {
@@ -74,12 +75,12 @@ struct Grant {
 };
 
 enum class GrantStop : uint8_t {
-  kNone,          // all that was asked for
-  kPoolPinned,    // nothing can be evicted now: everything is pinned, granted or being filled
-  kEvicting,      // room is being made; ask again soon
-  kOverQuota,     // the session holds its limit already
-  kNoMemoryYet,   // extents are still being populated; ask again soon
-  kTooLong,       // longer than an extent
+  kNone,         // all that was asked for
+  kPoolPinned,   // nothing can be evicted now: everything is pinned, granted or being filled
+  kEvicting,     // room is being made; ask again soon
+  kOverQuota,    // the session holds its limit already
+  kNoMemoryYet,  // extents are still being populated; ask again soon
+  kTooLong,      // longer than an extent
 };
 
 enum CommitFlags : uint8_t {
@@ -90,24 +91,24 @@ enum CommitFlags : uint8_t {
 struct CommitRecord {
   EntryId id = kNoEntry;
   uint32_t generation = 0;
-  uint32_t length = 0;     // bytes, 1 .. the slot's
-  uint32_t depth = 0;      // position in its chain, 0 .. kMaxDepth
+  uint32_t length = 0;  // bytes, 1 .. the slot's
+  uint32_t depth = 0;   // position in its chain, 0 .. kMaxDepth
   Digest digest{};
-  Digest parent{};         // zero: none
-  uint64_t checksum = 0;   // XXH3-64 of the bytes
+  Digest parent{};        // zero: none
+  uint64_t checksum = 0;  // XXH3-64 of the bytes
   uint16_t part = 0;
-  uint8_t flags = 0;       // CommitFlags
+  uint8_t flags = 0;  // CommitFlags
 };
 
 enum class CommitCode : uint8_t {
   kStored = 0,
-  kAlreadyThere = 1,     // the name is taken: the slot stays granted
-  kParentAbsent = 2,     // under kStrictParent; the slot stays granted
-  kFlushed = 3,          // the namespace's epoch is over; the slot stays granted
-  kBadGrant = 4,         // the session does not hold this slot (any more)
-  kBadBlock = 5,         // length, depth, part or digest out of bounds; the slot stays granted
-  kBadChecksum = 6,      // the bytes in the slot are others; the slot stays granted
-  kNoEntries = 7,        // max_blocks is reached and nothing can be evicted, or the index is full; the slot stays granted
+  kAlreadyThere = 1,  // the name is taken: the slot stays granted
+  kParentAbsent = 2,  // under kStrictParent; the slot stays granted
+  kFlushed = 3,       // the namespace's epoch is over; the slot stays granted
+  kBadGrant = 4,      // the session does not hold this slot (any more)
+  kBadBlock = 5,      // length, depth, part or digest out of bounds; the slot stays granted
+  kBadChecksum = 6,   // the bytes in the slot are others; the slot stays granted
+  kNoEntries = 7,     // max_blocks is reached and nothing can be evicted, or the index is full; the slot stays granted
 };
 inline constexpr int kCommitCodes = 8;
 
@@ -255,7 +256,8 @@ class Pool {
     uint64_t handle = 0;
     RemoteDescriptor block;
   };
-  StatusOr<RemotePin> pin_remote(SpaceRef space, const Digest& digest, uint16_t part, uint64_t connection, uint64_t until_ms);
+  StatusOr<RemotePin> pin_remote(SpaceRef space, const Digest& digest, uint16_t part, uint64_t connection,
+                                 uint64_t until_ms);
   void unpin_remote(uint64_t handle);
   void drop_remote(uint64_t connection);
 
@@ -378,25 +380,25 @@ class Pool {
 
   std::vector<std::unique_ptr<Space>> spaces_;  // by slot
   std::unordered_map<std::string, uint16_t> aliases_;
-  std::vector<uint16_t> flushed_;               // slots that are to be swept
+  std::vector<uint16_t> flushed_;  // slots that are to be swept
   EntryId sweep_at_ = 1;
   uint64_t next_epoch_ = 1;
 
   std::unordered_map<SessionId, std::unique_ptr<Session>> sessions_;
-  std::vector<Session*> pinners_;               // every session, and the node's own pins: for scanning
+  std::vector<Session*> pinners_;  // every session, and the node's own pins: for scanning
   std::vector<Victim> victims_;
   std::vector<HeldSlot> held_;
-  std::vector<uint64_t> quarantined_;           // offsets, oldest first
-  std::vector<uint64_t> pinned_filter_;         // a bit for a hash of each entry that was pinned at the last scan
-  std::vector<uint32_t> pinned_words_;          // of the filter: those that are not zero
-  std::vector<uint32_t> demand_;                // by class: tick of the last grant
+  std::vector<uint64_t> quarantined_;    // offsets, oldest first
+  std::vector<uint64_t> pinned_filter_;  // a bit for a hash of each entry that was pinned at the last scan
+  std::vector<uint32_t> pinned_words_;   // of the filter: those that are not zero
+  std::vector<uint32_t> demand_;         // by class: tick of the last grant
   uint32_t draining_ = kNoExtent;
   bool memory_ended_ = false;
   EntryId drain_at_ = 1;
   uint64_t drain_until_ms_ = 0;
   uint32_t commits_to_recheck_ = 0;
 
-  std::unique_ptr<Session> node_session_;       // pins held for readers elsewhere
+  std::unique_ptr<Session> node_session_;  // pins held for readers elsewhere
   std::vector<uint64_t> node_pins_memory_;
   PinTable* node_pins_ = nullptr;
   std::vector<uint32_t> free_node_pins_;

@@ -63,7 +63,8 @@ bool Pool::collect_victim(EntryId x, Tick tick) {
 void Pool::settle_victims() {
   constexpr uint32_t kBits = 1024;
   std::array<uint64_t, kBits / 64> maybe{};
-  for (const Victim& victim : victims_) maybe[pin_filter_bit(victim.id) % kBits / 64] |= uint64_t{1} << (pin_filter_bit(victim.id) % 64);
+  for (const Victim& victim : victims_)
+    maybe[pin_filter_bit(victim.id) % kBits / 64] |= uint64_t{1} << (pin_filter_bit(victim.id) % 64);
   // Most pools have few pins, and small ones evict one block at a time: only what was set is cleared.
   for (const uint32_t word : pinned_words_) pinned_filter_[word] = 0;
   pinned_words_.clear();
@@ -73,7 +74,8 @@ void Pool::settle_victims() {
     pinned_filter_[filter_bit / 64] |= uint64_t{1} << (filter_bit % 64);
     if ((maybe[filter_bit % kBits / 64] >> (filter_bit % 64) & 1) == 0) return;
     for (Victim& victim : victims_) {
-      victim.pinned |= victim.id == pin_entry(pin) && static_cast<uint32_t>(seq_generation(victim.seq)) == pin_generation(pin);
+      victim.pinned |=
+          victim.id == pin_entry(pin) && static_cast<uint32_t>(seq_generation(victim.seq)) == pin_generation(pin);
     }
   });
   for (Victim& victim : victims_) {  // children come before their parents

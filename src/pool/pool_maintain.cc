@@ -7,11 +7,11 @@
 namespace kvist {
 namespace {
 
-constexpr uint32_t kExamined = 256;             // leaves a step
-constexpr uint32_t kScanned = 4096;             // entries a step
-constexpr uint64_t kMovedBytes = 8 << 20;       // a step
-constexpr uint64_t kDrainPatienceMs = 5000;     // for what cannot be moved out of an extent
-constexpr uint64_t kMostKeptFree = 4096;        // slots of a class
+constexpr uint32_t kExamined = 256;          // leaves a step
+constexpr uint32_t kScanned = 4096;          // entries a step
+constexpr uint64_t kMovedBytes = 8 << 20;    // a step
+constexpr uint64_t kDrainPatienceMs = 5000;  // for what cannot be moved out of an extent
+constexpr uint64_t kMostKeptFree = 4096;     // slots of a class
 constexpr Tick kDemandTicks = 60;
 
 }  // namespace

@@ -16,11 +16,11 @@
 namespace kvist {
 
 struct PoolMemoryConfig {
-  uint64_t arena_bytes = 0;    // rounded down to whole extents; at least one
+  uint64_t arena_bytes = 0;  // rounded down to whole extents; at least one
   uint64_t extent_bytes = 0;
-  uint32_t max_entries = 0;    // 1 .. kMaxEntries
+  uint32_t max_entries = 0;  // 1 .. kMaxEntries
   uint32_t tick_ms = 1000;
-  bool with_arena = true;      // false: an index without bytes, for replays and simulations
+  bool with_arena = true;        // false: an index without bytes, for replays and simulations
   Pages pages = Pages::kNormal;  // of the arena
 };
 

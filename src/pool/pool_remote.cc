@@ -59,7 +59,8 @@ void Pool::drop_remote(uint64_t connection) {
 StatusOr<Pool::Fetch> Pool::begin_fetch(SpaceRef ref, const CommitRecord& name, uint64_t waiter, uint64_t until_ms) {
   const Space* space = space_of(ref);
   if (space == nullptr) return failed_precondition("the namespace was flushed; open it again");
-  if (!well_formed(*space, name) || name.length > slots_.extent_bytes()) return invalid_argument("no block can have this name");
+  if (!well_formed(*space, name) || name.length > slots_.extent_bytes())
+    return invalid_argument("no block can have this name");
   constexpr uint32_t kNamed = bit(EntryState::kLive) | bit(EntryState::kStub) | bit(EntryState::kFetching);
   EntryId target = index_.find(ref.slot, name.digest, name.part, kNamed);
   if (target != kNoEntry && state(target) == EntryState::kLive) return Fetch{Fetch::Kind::kThere, {}};

@@ -6,7 +6,10 @@
 namespace kvist {
 
 LruRetention::LruRetention(std::span<PrivateEntry> entries, const std::atomic<uint32_t>* touch, uint32_t history)
-    : entries_(entries), touch_(touch), buckets_(std::bit_ceil(std::max(history, 2u))), mask_(static_cast<uint32_t>(buckets_.size() - 1)) {}
+    : entries_(entries),
+      touch_(touch),
+      buckets_(std::bit_ceil(std::max(history, 2u))),
+      mask_(static_cast<uint32_t>(buckets_.size() - 1)) {}
 
 // Makes `tick` the newest bucket. What falls out at the old end joins the next one, in front: it is older.
 void LruRetention::advance_to(Tick tick) {

@@ -108,8 +108,15 @@ struct PoolHarness {
     GrantStop stop;
     if (pool->grant(session, length, {&grant, 1}, &stop) == 0) return CommitCode::kNoEntries;
     if (memory->arena() != nullptr) fill_bytes(digest, part, memory->arena() + grant.offset, length);
-    CommitRecord record{.id = grant.id, .generation = grant.generation, .length = length, .depth = depth, .digest = digest,
-                        .parent = parent, .checksum = 0, .part = part, .flags = flags};
+    CommitRecord record{.id = grant.id,
+                        .generation = grant.generation,
+                        .length = length,
+                        .depth = depth,
+                        .digest = digest,
+                        .parent = parent,
+                        .checksum = 0,
+                        .part = part,
+                        .flags = flags};
     if (memory->arena() != nullptr) record.checksum = checksum({memory->arena() + grant.offset, length});
     const CommitCode code = pool->commit(session, where, record);
     if (code != CommitCode::kStored) {
@@ -119,7 +126,8 @@ struct PoolHarness {
     return code;
   }
   CommitCode put_at(uint64_t chain, uint32_t depth, uint32_t length = 4096, uint16_t part = 0, uint8_t flags = 0) {
-    return put(space, digest_at(chain, depth), depth == 0 ? Digest{} : digest_at(chain, depth - 1), depth, length, part, flags);
+    return put(space, digest_at(chain, depth), depth == 0 ? Digest{} : digest_at(chain, depth - 1), depth, length, part,
+               flags);
   }
   bool has(uint64_t chain, uint32_t depth, uint16_t part = 0) const {
     return reader.locate(space, digest_at(chain, depth), part).id != kNoEntry;

@@ -137,11 +137,13 @@ TEST(ChangeFeed, OverflowIsRepairedByWalkingPartitions) {
       std::erase_if(known, [&](const Digest& d) { return d.hi >> (64 - kPartitionBits) == partition; });
       uint64_t cursor = uint64_t{partition} << 32;
       for (const EntryInfo& info : h.pool->walk(h.space.slot, &cursor, 1000)) {
-        if (info.state == EntryState::kLive && info.digest.hi >> (64 - kPartitionBits) == partition) known.insert(info.digest);
+        if (info.state == EntryState::kLive && info.digest.hi >> (64 - kPartitionBits) == partition)
+          known.insert(info.digest);
       }
     }
     for (const ChangeRun& run : h.pool->changes().take(1000)) {
-      for (const Digest& digest : run.digests) run.kind == ChangeKind::kAdded ? (void)known.insert(digest) : (void)known.erase(digest);
+      for (const Digest& digest : run.digests)
+        run.kind == ChangeKind::kAdded ? (void)known.insert(digest) : (void)known.erase(digest);
     }
   };
   for (int step = 0; step < 3000; ++step) {
@@ -219,7 +221,10 @@ TEST(RemotePins, AreBounded) {
 struct Fetching {
   PoolHarness h{small_pool(16)};
   CommitRecord name(uint64_t chain, uint32_t depth) {
-    return {.length = 4096, .depth = depth, .digest = digest_at(chain, depth), .parent = depth == 0 ? Digest{} : digest_at(chain, depth - 1)};
+    return {.length = 4096,
+            .depth = depth,
+            .digest = digest_at(chain, depth),
+            .parent = depth == 0 ? Digest{} : digest_at(chain, depth - 1)};
   }
 };
 

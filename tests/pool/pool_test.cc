@@ -51,8 +51,13 @@ TEST(Pool, BadRecordsAreRefusedAndTheGrantStays) {
   Grant grant;
   GrantStop stop;
   ASSERT_EQ(h.pool->grant(h.kSession, 4096, {&grant, 1}, &stop), 1u);
-  const CommitRecord good{.id = grant.id, .generation = grant.generation, .length = 4096, .depth = 1, .digest = digest_at(1, 1),
-                          .parent = digest_at(1, 0), .checksum = checksum({h.memory->arena() + grant.offset, 4096})};
+  const CommitRecord good{.id = grant.id,
+                          .generation = grant.generation,
+                          .length = 4096,
+                          .depth = 1,
+                          .digest = digest_at(1, 1),
+                          .parent = digest_at(1, 0),
+                          .checksum = checksum({h.memory->arena() + grant.offset, 4096})};
   const auto refused = [&](auto change, CommitCode code) {
     CommitRecord record = good;
     change(record);
@@ -84,7 +89,8 @@ TEST(Pool, WrongChecksumIsFoundWhenItIsComputedAgain) {
   Grant grant;
   GrantStop stop;
   ASSERT_EQ(h.pool->grant(h.kSession, 4096, {&grant, 1}, &stop), 1u);
-  const CommitRecord record{.id = grant.id, .generation = grant.generation, .length = 4096, .digest = digest_at(1, 0), .checksum = 1};
+  const CommitRecord record{
+      .id = grant.id, .generation = grant.generation, .length = 4096, .digest = digest_at(1, 0), .checksum = 1};
   EXPECT_EQ(h.pool->commit(h.kSession, h.space, record), CommitCode::kBadChecksum);
   EXPECT_FALSE(h.has(1, 0));
 }
@@ -385,7 +391,10 @@ TEST(Pool, FlushHidesAtOnceAndIsSwept) {
   EXPECT_EQ(*hidden, 8u);
   BlockView late;
   EXPECT_EQ(h.reader.find_and_pin(h.space, digest_at(1, 1), 0, h.pins.word(1), &late), PinResult::kFlushed);
-  const CommitRecord record{.id = grant.id, .generation = grant.generation, .length = 4096, .digest = digest_at(2, 0),
+  const CommitRecord record{.id = grant.id,
+                            .generation = grant.generation,
+                            .length = 4096,
+                            .digest = digest_at(2, 0),
                             .checksum = checksum({h.memory->arena() + grant.offset, 4096})};
   EXPECT_EQ(h.pool->commit(h.kSession, h.space, record), CommitCode::kFlushed);
   while (h.pool->maintain()) {
@@ -536,7 +545,7 @@ TEST(Pool, RandomUseAgreesWithANaiveModel) {
     Digest digest;
     BlockView view;
   };
-  std::map<uint32_t, Held> held;  // by pin word
+  std::map<uint32_t, Held> held;                // by pin word
   std::set<std::pair<uint64_t, uint32_t>> cut;  // positions that were taken away by hand
   uint32_t length_of[kChains][kDepth];
   for (auto& chain : length_of) {
