@@ -11,9 +11,11 @@
 namespace kvist::client {
 namespace {
 
-constexpr std::chrono::microseconds kPolling{20};
-constexpr uint32_t kPollingWorth = 64;   // of 256: below it, polling pauses
-constexpr uint32_t kPollingPause = 256;  // waits
+constexpr uint64_t kPollingBoundNs = 100'000;
+
+uint64_t ns_now() {
+  return static_cast<uint64_t>(std::chrono::nanoseconds(Deadline::Clock::now().time_since_epoch()).count());
+}
 
 bool several_cpus() {
   cpu_set_t cpus;
@@ -40,7 +42,8 @@ Channel::Channel(FileDescriptor socket, uint32_t max_in_flight, size_t max_packe
       max_in_flight_(max_in_flight),
       max_packet_(max_packet),
       may_poll_(several_cpus()),
-      packet_(std::make_unique<std::byte[]>(wire::kMaxPacket)) {}
+      packet_(std::make_unique<std::byte[]>(wire::kMaxPacket)),
+      polling_(kPollingBoundNs) {}
 
 Channel::~Channel() { fail(unavailable("the client was closed")); }
 
@@ -245,34 +248,24 @@ void Channel::fail_locked(std::unique_lock<std::mutex>& lock, const Status& why)
 
 // ---- the socket; no lock held -------------------------------------------------------------------------------------
 
-bool Channel::worth_polling() const { return may_poll_ && poll_pause_ == 0; }
-
-void Channel::polled(bool successful) {
-  poll_success_ = poll_success_ - poll_success_ / 16 + (successful ? 16 : 0);
-  if (poll_success_ >= kPollingWorth) return;
-  poll_pause_ = kPollingPause;
-  poll_success_ = 256;
-}
-
 Channel::Event Channel::await_packet(Deadline deadline, bool or_writable, size_t* bytes) {
   Event event = read_packet(bytes);
   if (event != Event::kTimeout || deadline.passed()) return event;
-  if (!or_writable && worth_polling()) {
-    const auto until = Deadline::Clock::now() + kPolling;
-    while (event == Event::kTimeout && Deadline::Clock::now() < until) {
-      for (int i = 0; i < 16; ++i) relax();
-      event = read_packet(bytes);
-    }
-    polled(event == Event::kPacket);
-    if (event != Event::kTimeout) return event;
-  } else if (poll_pause_ > 0) {
-    --poll_pause_;
+  uint64_t now = ns_now();
+  polling_.expect(now);
+  while (event == Event::kTimeout && may_poll_ && !or_writable && polling_.worth_it(now)) {
+    for (int i = 0; i < 16; ++i) relax();
+    event = read_packet(bytes);
+    const uint64_t before = std::exchange(now, ns_now());
+    polling_.looked(now, now - before);
   }
   while (event == Event::kTimeout) {
-    const Event polled_event = poll_socket(deadline, or_writable);
-    if (polled_event != Event::kPacket) return polled_event;
+    const Event slept = poll_socket(deadline, or_writable);
+    if (slept != Event::kPacket) return slept;
     event = read_packet(bytes);
+    now = ns_now();
   }
+  if (event == Event::kPacket) polling_.came(now);
   return event;
 }
 

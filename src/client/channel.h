@@ -7,8 +7,8 @@
 //
 // Nobody is employed to read the socket. The first thread that waits for an answer reads for all (the leader); each answer
 // is handed to its exchange where it arrives; when the leader has its own, it passes the lead on to another that waits.
-// A thread that waits polls the socket for some 20 us before it sleeps, because waking costs more than most answers take;
-// not where that has mostly been in vain (the node needs this CPU, or has much to do).
+// Before a thread that waits sleeps it polls the socket, for as long as answers took lately and at most 100 us
+// (base/polling.h): waking costs more than most answers take.
 //
 // Threads: any. Lifetime: answers are handed over until the channel fails or is destroyed; an exchange that nobody waits
 // for any more still gets its answer.
@@ -24,6 +24,7 @@
 #include <span>
 #include <string>
 
+#include "base/polling.h"
 #include "kvist/status.h"
 #include "kvist/types.h"
 #include "memory/shared_memory.h"
@@ -97,8 +98,6 @@ class Channel {
   void hand_over(std::unique_lock<std::mutex>& lock, size_t bytes);
   void fail_locked(std::unique_lock<std::mutex>& lock, const Status& why);
   Status put_into_socket(std::unique_lock<std::mutex>& lock, std::span<const std::byte> packet, Deadline deadline);
-  bool worth_polling() const;
-  void polled(bool successful);
 
   FileDescriptor socket_;
   const uint32_t max_in_flight_;
@@ -116,9 +115,7 @@ class Channel {
   bool sending_ = false;  // a thread puts a packet into it
   Status failure_;        // not OK: it is over
 
-  // The leader's: how often polling was worth it, in 256ths, and for how many waits it is off.
-  uint32_t poll_success_ = 256;
-  uint32_t poll_pause_ = 0;
+  Polling polling_;  // the leader's
 };
 
 }  // namespace kvist::client

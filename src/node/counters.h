@@ -51,6 +51,7 @@ struct NodeCounters {
   uint64_t reports_refused = 0;    // reports of bad blocks beyond a client's allowance
   uint64_t populate_failures = 0;  // extents for which the system had no memory
   uint64_t wakes = 0, spins = 0;   // turns of the loop: after sleeping, while polling
+  uint64_t spins_disturbed = 0;    // polls during which somebody else had the CPU
 };
 
 }  // namespace kvist

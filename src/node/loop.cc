@@ -1,7 +1,6 @@
 #include "node/loop.h"
 
 #include <sched.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -18,8 +17,6 @@ namespace {
 constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr uint64_t kTickNs = 1000 * kNsPerMs;
 constexpr uint64_t kScanShare = 50;  // counting pins for reports takes at most one part in so many of the loop's time
-
-constexpr int64_t kCrowded = 100;  // preemptions in a second from which on this thread polls no more
 
 uint32_t usable_cpus() {
   cpu_set_t set;
@@ -71,17 +68,27 @@ Status Node::Loop::run() {
 
 void Node::Loop::turn() {
   std::array<Ready, 64> ready;
-  const int timeout = wait_ms(now_ns_);
+  read_clock();
+  const uint64_t begun = now_ns_;
+  const int timeout = wait_ms();
   const size_t count = poller_.wait(ready, timeout);
   ++(timeout == 0 ? counters_.spins : counters_.wakes);
   read_clock();
+  if (timeout == 0) counters_.spins_disturbed += polling_.looked(now_ns_, now_ns_ - begun) ? 1 : 0;
   if (now_ns_ >= next_tick_ns_) tick();
-  for (const Ready& r : std::span(ready).first(count)) dispatch(r);
+  size_t requests = 0;
+  for (const Ready& r : std::span(ready).first(count)) requests += dispatch(r);
+  if (requests > 0) {
+    polling_.came(now_ns_);
+    read_clock();
+    polling_.expect(now_ns_);
+  }
   more_to_do_ = false;
   for (const auto& domain : domains_) more_to_do_ |= domain->pool().maintain();
 }
 
-void Node::Loop::dispatch(const Ready& ready) {
+// Returns how many requests were answered.
+size_t Node::Loop::dispatch(const Ready& ready) {
   const Sessions::Now now{now_ns_ / kNsPerMs, now_ns_ / kNsPerMs / Sessions::kActiveWindowMs};
   switch (ready.what) {
     case Watched::kListener:
@@ -89,31 +96,25 @@ void Node::Loop::dispatch(const Ready& ready) {
         poller_.change(listener_.fd(), 0, Watched::kListener);
         listening_ = false;
       }
-      return;
-    case Watched::kMailbox: mailbox_.run(); return;
-    case Watched::kStop: stop_ = true; return;
-    case Watched::kSessionSocket:
-      if (sessions_->on_socket(ready.id, now) > 0) last_request_ns_ = now_ns_;
-      return;
-    case Watched::kSessionProcess: sessions_->on_process_end(ready.id); return;
+      break;
+    case Watched::kMailbox: mailbox_.run(); break;
+    case Watched::kStop: stop_ = true; break;
+    case Watched::kSessionSocket: return sessions_->on_socket(ready.id, now);
+    case Watched::kSessionProcess: sessions_->on_process_end(ready.id); break;
   }
+  return 0;
 }
 
-// Polling saves the two context switches of a sleep, which cost more than a request; but only a CPU that nobody else wants
-// is free to be burnt: there must be more than clients that are active, and the scheduler must not have taken this thread's
-// away again and again.
-bool Node::Loop::may_spin() const {
-  if (crowded_) return false;
+// Only a CPU that nobody else wants is free to be burnt: there must be more of them than clients that are active.
+bool Node::Loop::may_poll() const {
   const Sessions::Now now{now_ns_ / kNsPerMs, now_ns_ / kNsPerMs / Sessions::kActiveWindowMs};
   return cpus_ > sessions_->active(now);
 }
 
-int Node::Loop::wait_ms(uint64_t now_ns) const {
-  if (more_to_do_) return 0;
-  const auto spin_ns = static_cast<uint64_t>(std::chrono::nanoseconds(options_.spin).count());
-  if (last_request_ns_ != 0 && now_ns - last_request_ns_ < spin_ns && may_spin()) return 0;
-  if (now_ns >= next_tick_ns_) return 0;
-  return static_cast<int>((next_tick_ns_ - now_ns + kNsPerMs - 1) / kNsPerMs);
+int Node::Loop::wait_ms() const {
+  if (more_to_do_ || now_ns_ >= next_tick_ns_) return 0;
+  if (polling_.worth_it(now_ns_) && may_poll()) return 0;
+  return static_cast<int>((next_tick_ns_ - now_ns_ + kNsPerMs - 1) / kNsPerMs);
 }
 
 void Node::Loop::tick() {
@@ -121,19 +122,11 @@ void Node::Loop::tick() {
   const uint64_t now_ms = now_ns_ / kNsPerMs;
   for (const auto& domain : domains_) domain->pool().set_time(now_ms);
   sessions_->tick({now_ms, now_ms / Sessions::kActiveWindowMs});
-  look_at_cpus();
+  cpus_ = usable_cpus();
   if (!listening_) {
     poller_.change(listener_.fd(), EPOLLIN, Watched::kListener);
     listening_ = true;
   }
-}
-
-void Node::Loop::look_at_cpus() {
-  cpus_ = usable_cpus();
-  rusage usage = {};
-  if (::getrusage(RUSAGE_THREAD, &usage) != 0) return;
-  crowded_ = usage.ru_nivcsw - preempted_ > kCrowded;
-  preempted_ = usage.ru_nivcsw;
 }
 
 // What has arrived is answered, and the answers are given time to be read.

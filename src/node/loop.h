@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/polling.h"
 #include "node/admin.h"
 #include "node/counters.h"
 #include "node/domain.h"
@@ -52,11 +53,10 @@ class Node::Loop {
   Status start_scrubber();
 
   void turn();
-  void dispatch(const Ready& ready);
-  int wait_ms(uint64_t now_ns) const;
-  bool may_spin() const;
+  size_t dispatch(const Ready& ready);
+  int wait_ms() const;
+  bool may_poll() const;
   void tick();
-  void look_at_cpus();
   void drain();
   void read_clock();
 
@@ -89,12 +89,10 @@ class Node::Loop {
   bool listening_ = true;    // false while there are no descriptors for more clients
   bool more_to_do_ = false;  // a pool has
   uint64_t next_tick_ns_ = 0;
-  uint64_t last_request_ns_ = 0;
+  Polling polling_;
   uint64_t next_scan_ns_ = 0;  // of pins, for reports
   uint64_t ended_at_scan_ = 0;
-  uint32_t cpus_ = 1;      // that this process may use
-  int64_t preempted_ = 0;  // how often this thread was, up to the last tick
-  bool crowded_ = false;   // often in the last second: others want the CPU
+  uint32_t cpus_ = 1;  // that this process may use
 
   // Last, so that they end first: their threads use what is above.
   std::unique_ptr<Populator> populator_;

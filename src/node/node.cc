@@ -61,7 +61,11 @@ std::string Node::describe() const { return loop_->describe(); }
 
 // ---- the loop's beginning and end ---------------------------------------------------------------------------------
 
-Node::Loop::Loop(NodeOptions options, Logger& log) : options_(std::move(options)), log_(log), started_ns_(clock_.now_ns()) {}
+Node::Loop::Loop(NodeOptions options, Logger& log)
+    : options_(std::move(options)),
+      log_(log),
+      started_ns_(clock_.now_ns()),
+      polling_(static_cast<uint64_t>(std::chrono::nanoseconds(options_.spin).count())) {}
 
 // A node that was started but never run still has threads that post, and a socket that waits.
 Node::Loop::~Loop() {

@@ -52,8 +52,9 @@ struct NodeOptions {
   std::chrono::milliseconds scrub_pause{60000};            // the scrubber begins no two rounds sooner after each other
   uint64_t report_bytes_per_second = uint64_t{256} << 20;  // of blocks that one client may have verified by reporting them
 
-  // After a request the node polls for the next one so long before it sleeps; only while it has a CPU to itself.
-  std::chrono::microseconds spin{50};
+  // After a request the node polls for the next one before it sleeps, at most so long: less where requests come seldom, and
+  // only while it has a CPU to itself (base/polling.h). 0: never.
+  std::chrono::microseconds spin{250};
 
   // How clients' deaths are noticed; kNumber: as on kernels before 6.5.
   PidfdSource pidfd_source = PidfdSource::kSocket;

@@ -111,7 +111,8 @@ Json node_detail(const ReportSource& source) {
                {"reports_refused", c.reports_refused},
                {"populate_failures", c.populate_failures},
                {"wakes", c.wakes},
-               {"spins", c.spins}};
+               {"spins", c.spins},
+               {"spins_disturbed", c.spins_disturbed}};
   if (source.scrubber != nullptr) {
     node["scrubbed_blocks"] = source.scrubber->blocks();
     node["scrubbed_bytes"] = source.scrubber->bytes();
