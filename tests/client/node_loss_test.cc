@@ -1,6 +1,8 @@
 // The node as a process that is killed, stopped, late or replaced, seen from its clients.
 #include <signal.h>
 
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 
 #include "client/connection.h"
@@ -177,6 +179,14 @@ TEST_F(NodeLoss, StoppedAndContinued) {
   const std::vector<Digest> chain = random_digests(random_, 20);
   ASSERT_EQ(put(space, chain), 20u);
   node->signal(SIGSTOP);
+  // A call that waited for the node would get its answer at last, and be seen by it.
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool over = false;
+  std::thread rescue([&] {
+    std::unique_lock lock(mutex);
+    if (!changed.wait_for(lock, std::chrono::seconds(15), [&] { return over; })) node->signal(SIGCONT);
+  });
   // Calls that need the node end by their deadline, however many there are.
   for (int i = 0; i < 12; ++i) {
     EXPECT_EQ(put(space, random_digests(random_, 8), 4096, within(milliseconds(20))), 0u);
@@ -188,6 +198,12 @@ TEST_F(NodeLoss, StoppedAndContinued) {
   EXPECT_EQ(prefix.size(), 20u);
   Destinations got(20, 4096);
   EXPECT_EQ(space.get(chain, got.scatters(), got.results), 20u);
+  {
+    const std::lock_guard lock(mutex);
+    over = true;
+    changed.notify_all();
+  }
+  rescue.join();
   node->signal(SIGCONT);
   EXPECT_EQ(put(space, random_digests(random_, 100), 4096, within(std::chrono::seconds(20))), 100u);
   EXPECT_TRUE(client.connected());
