@@ -1,9 +1,16 @@
 #include "node/admin.h"
 
 #include <httplib.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -18,7 +25,8 @@ namespace {
 
 constexpr size_t kWorkers = 4;
 constexpr size_t kWaiting = 16;  // connections accepted and not yet served; further ones wait in the kernel
-constexpr time_t kSeconds = 1;   // for any one read or write, and between requests of a connection
+constexpr std::chrono::seconds kToAsk{1};                                           // for a request to arrive in whole
+constexpr std::chrono::milliseconds kToFinish = AdminServer::kPatience + 2 * kToAsk;  // for a connection, answer included
 
 // httplib's own pool queues without bound.
 class Workers final : public httplib::TaskQueue {
@@ -66,6 +74,87 @@ class Workers final : public httplib::TaskQueue {
   std::vector<std::thread> threads_;
 };
 
+// One connection as the library reads and writes it. The library's own stream bounds each read, and so gives a client that
+// sends a byte now and then a thread for hours: here all that is read, and all of the connection, has one deadline.
+class TimedStream final : public httplib::Stream {
+ public:
+  explicit TimedStream(int fd) : fd_(fd) {}
+
+  bool is_readable() const override { return begin_ < end_ || wait(POLLIN, ask_until_); }
+  bool is_writable() const override { return wait(POLLOUT, until_); }
+
+  // The library asks for single bytes.
+  ssize_t read(char* to, size_t size) override {
+    while (begin_ == end_) {
+      if (!wait(POLLIN, ask_until_)) return -1;
+      const ssize_t got = ::recv(fd_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+      if (got == 0) return 0;
+      if (got < 0 && errno != EINTR && errno != EAGAIN) return -1;
+      if (got < 0) continue;
+      begin_ = 0;
+      end_ = static_cast<size_t>(got);
+    }
+    const size_t count = std::min(size, end_ - begin_);
+    std::copy_n(buffer_.data() + begin_, count, to);
+    begin_ += count;
+    return static_cast<ssize_t>(count);
+  }
+
+  ssize_t write(const char* from, size_t size) override {
+    while (wait(POLLOUT, until_)) {
+      const ssize_t sent = ::send(fd_, from, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (sent >= 0 || (errno != EINTR && errno != EAGAIN)) return sent;
+    }
+    return -1;
+  }
+
+  // Nobody here asks who is at the other end.
+  void get_remote_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = 0; }
+  void get_local_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = 0; }
+  socket_t socket() const override { return fd_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool wait(short what, Clock::time_point until) const {
+    while (true) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+      if (left <= 0) return false;
+      pollfd wanted = {fd_, what, 0};
+      const int ready = ::poll(&wanted, 1, static_cast<int>(left));
+      if (ready != 0 && (ready > 0 || errno != EINTR)) return ready > 0;
+    }
+  }
+
+  const int fd_;
+  const Clock::time_point ask_until_ = Clock::now() + kToAsk;
+  const Clock::time_point until_ = Clock::now() + kToFinish;
+  std::array<char, 4096> buffer_;
+  size_t begin_ = 0, end_ = 0;  // of what is in the buffer
+};
+
+// One request a connection, with TimedStream's deadlines.
+class TimedServer final : public httplib::Server {
+ public:
+  // Connections that wait are closed unserved from now on.
+  void close_waiting() { closing_.store(true); }
+
+ private:
+  bool process_and_close_socket(socket_t fd) override {
+    bool served = false;
+    if (!closing_.load()) {
+      TimedStream stream(fd);
+      bool closed = false;
+      served = process_request(stream, true, closed, nullptr);
+    }
+    ::shutdown(fd, SHUT_RDWR);
+    ::close(fd);
+    return served;
+  }
+
+  std::atomic<bool> closing_{false};
+};
+
 struct HostPort {
   std::string host;
   int port = 0;
@@ -103,6 +192,7 @@ class AdminServer::Server {
   explicit Server(Source source) : source_(std::move(source)) {}
 
   ~Server() {
+    http_.close_waiting();
     http_.stop();
     if (thread_.joinable()) thread_.join();
   }
@@ -141,10 +231,6 @@ class AdminServer::Server {
  private:
   void bound() {
     http_.new_task_queue = [] { return new Workers; };
-    http_.set_read_timeout(kSeconds);
-    http_.set_write_timeout(kSeconds);
-    http_.set_keep_alive_timeout(kSeconds);
-    http_.set_keep_alive_max_count(1);  // one request a connection: stopping then waits for nobody
     http_.set_payload_max_length(4096);
     // Not SO_REUSEPORT, which is the library's default: two nodes on one port would share its requests.
     http_.set_socket_options([](socket_t fd) {
@@ -197,7 +283,7 @@ class AdminServer::Server {
   }
 
   Source source_;
-  httplib::Server http_;
+  TimedServer http_;
   std::string host_, address_;
   std::atomic<bool> ended_{false};
   std::thread thread_;

@@ -8,8 +8,8 @@
 // Nothing here changes anything, so there is no authentication: keep it on a loopback address, or behind something that
 // has.
 //
-// Threads: a few of its own, which ask the loop and wait for it at most kPatience. Bounded: connections at once and waiting,
-// time for each read and write, sizes.
+// Threads: a few of its own, which ask the loop and wait for it at most kPatience. Bounded: connections at once and waiting
+// (others wait in the kernel's short queue), the time for a request to arrive, the time of a connection, sizes.
 #pragma once
 
 #include <chrono>

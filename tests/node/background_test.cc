@@ -1,5 +1,6 @@
 // The threads beside the loop: populator, scrubber, mailbox, admin HTTP.
 #include <net/if.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -259,6 +260,41 @@ TEST(AdminHttp, SilentConnectionsPass) {
   std::vector<FileDescriptor> silent;
   for (int i = 0; i < 8; ++i) silent.push_back(connect_http(node.node().admin_address()));
   EXPECT_EQ(http_get(node.node().admin_address(), "/healthz").status, 200);
+}
+
+// Connections that keep sending a byte of a request that never ends: each is closed after a while, and others are served.
+TEST(AdminHttp, SlowSendersPass) {
+  if (!loopback_is_up()) GTEST_SKIP() << "the loopback interface is down here";
+  auto node = std::make_unique<ThreadNode>();
+  ASSERT_TRUE(node->ok()) << node->status().to_string();
+  const std::string address = node->node().admin_address();
+  std::vector<FileDescriptor> slow;
+  for (int i = 0; i < 8; ++i) {
+    slow.push_back(connect_http(address));
+    const std::string begun = "GET /healthz HTTP/1.1\r\nX-Slow: ";
+    ::send(slow.back().get(), begun.data(), begun.size(), MSG_NOSIGNAL);
+  }
+  size_t closed = 0;
+  int answered = 0;
+  std::thread asker([&] { answered = http_get(address, "/healthz").status; });
+  EXPECT_TRUE(eventually([&] {
+    ::poll(nullptr, 0, 100);
+    for (FileDescriptor& fd : slow) {
+      if (!fd.valid()) continue;
+      char answer[512];
+      ssize_t got = 1;
+      while (got > 0) got = ::recv(fd.get(), answer, sizeof(answer), MSG_DONTWAIT);
+      const bool over = got == 0 || errno == ECONNRESET;
+      if (over || ::send(fd.get(), "x", 1, MSG_NOSIGNAL) < 0) ++closed, fd.reset();
+    }
+    return closed == slow.size();
+  }));
+  EXPECT_EQ(closed, slow.size());
+  asker.join();
+  EXPECT_EQ(answered, 200);
+  // Nor does a node that is told to stop wait for them.
+  for (int i = 0; i < 8; ++i) slow[static_cast<size_t>(i)] = connect_http(address);
+  node.reset();
 }
 
 TEST(AdminHttp, APortThatIsTakenIsRefused) {
