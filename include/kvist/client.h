@@ -243,16 +243,21 @@ class Space {
              uint16_t part = 0, Deadline deadline = {}, std::span<uint32_t> sizes = {}) const;
 
   // Stores block i from the pieces sources[i], unless it is there. Returns how many were stored. The sources may be
-  // reused when it returns. kAborted: the slot was taken back by the node (a defect, or a client that was long stopped).
+  // reused when it returns. Where the pool has no room because all of it is pinned or being filled, it waits for some until
+  // the deadline (for what continues a chain a tenth of a second, because the longer a chain is waited for, the sooner its
+  // own end is what makes room), and then says kResourceExhausted. Who would rather not wait gives it little time. kAborted:
+  // the slot was taken back by the node (a defect, or a client that was long stopped).
   size_t put(const Chain& chain, std::span<const Gather> sources, std::span<StatusCode> results,
              const PutOptions& options = {}, Deadline deadline = {}) const;
 
-  // Room for the blocks that are absent: lengths[i] bytes for positions[i] (or lengths[0] for all).
+  // Room for the blocks that are absent: lengths[i] bytes for positions[i] (or lengths[0] for all). Waits for room like
+  // put().
   StatusOr<Batch> reserve(const Chain& chain, std::span<const uint32_t> lengths, const PutOptions& options = {},
                           Deadline deadline = {}) const;
 
   // put() and get() that return at once with a ticket. What they were given must stay as it is until the ticket comes out
-  // of Client::poll(): results, positions and, for get, destinations; put copies its sources before it returns.
+  // of Client::poll(): results, positions and, for get, destinations; put copies its sources before it returns, and refuses
+  // blocks for which it finds no room within some milliseconds.
   // kResourceExhausted: kMaxSubmitted are under way; poll first.
   StatusOr<uint64_t> submit_put(const Chain& chain, std::span<const Gather> sources, std::span<StatusCode> results,
                                 const PutOptions& options = {}, Deadline deadline = {}) const;

@@ -54,7 +54,7 @@ Status BatchState::find_room(std::span<const uint32_t> absent) {
     while (same < absent.size() && slots_[absent[same]].length == slots_[absent[k]].length) ++same;
     while (k < same && why.ok()) {
       std::vector<Grant> grants;
-      why = finder.find(slots_[absent[k]].length, same - k, &grants, call_.deadline);
+      why = finder.find(slots_[absent[k]].length, same - k, &grants, call_.deadline, patience_for(call_, absent[k]));
       for (const Grant& grant : grants) {
         const bool in_arena = grant.offset <= session_->memory().arena_bytes &&
                               grant.slot_bytes <= session_->memory().arena_bytes - grant.offset;

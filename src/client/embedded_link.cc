@@ -49,6 +49,7 @@ std::string node_report(const PoolStats& stats, const PinTable& pins) {
                {"reserved_bytes", stats.granted_bytes},
                {"quarantined", stats.quarantined_slots},
                {"evicted_total", stats.evicted},
+               {"grants_refused", stats.grants_refused},
                {"bad_blocks", stats.bad_blocks},
                {"stubs", stats.stubs},
                {"clients", 1},

@@ -14,9 +14,16 @@ namespace {
 constexpr size_t kChunkBlocks = 128;
 constexpr size_t kChunkBytes = size_t{4} << 20;
 
+// Between requests for room, doubled each time. Room that the pool is making comes soon; room that is pinned may take long,
+// and each look for it costs the node up to a millisecond.
 constexpr uint32_t kFirstPauseUs = 50;
 constexpr uint32_t kLongestPauseUs = 2000;
-constexpr int kTriesWhenPinned = 3;
+constexpr uint32_t kLongestPausePinnedUs = 64000;
+
+constexpr std::chrono::milliseconds kBrief{5};
+// The pool keeps the end of a chain that is being filled for a second at least (PoolConfig::tip_ticks). Who waited longer to
+// make such a chain longer could get the room of its own end: then what is kept would not be the chain's beginning.
+constexpr std::chrono::milliseconds kOwnChain{100};
 
 void sleep_us(uint32_t us) {
   const timespec time = {0, static_cast<long>(us) * 1000};
@@ -172,8 +179,8 @@ Status SlotFinder::refused(GrantStop stop, uint32_t length) const {
   return internal_error("a grant ended for no known reason");
 }
 
-Status SlotFinder::find(uint32_t length, size_t count, std::vector<Grant>* out, Deadline deadline) {
-  int pinned_tries = 0;
+Status SlotFinder::find(uint32_t length, size_t count, std::vector<Grant>* out, Deadline deadline, Deadline patience) {
+  GrantStop stop = GrantStop::kNone;  // why there was no room when the node was last asked
   while (true) {
     if (session_.stock().take(length, count, out) > 0) {
       pause_us_ = 0;
@@ -181,8 +188,7 @@ Status SlotFinder::find(uint32_t length, size_t count, std::vector<Grant>* out, 
     }
     // Slots come with the answers to what this call has sent.
     if (tracker_.any_unanswered() && tracker_.wait_for_one(deadline)) continue;
-    if (deadline.passed()) return refused(GrantStop::kNone, length);
-    GrantStop stop = GrantStop::kNone;
+    if (deadline.passed()) return refused(stop, length);
     const uint32_t wanted = session_.stock().ask(length, count);
     if (Status status = session_.link().reserve(length, wanted, &stop, deadline); !status.ok()) return status;
     if (session_.stock().take(length, count, out) > 0) return ok_status();
@@ -193,12 +199,17 @@ Status SlotFinder::find(uint32_t length, size_t count, std::vector<Grant>* out, 
       }
     }
     const bool hopeless = stop == GrantStop::kTooLong || stop == GrantStop::kOverQuota ||
-                          (stop == GrantStop::kPoolPinned && ++pinned_tries >= kTriesWhenPinned);
+                          (stop == GrantStop::kPoolPinned && patience.passed());
     if (hopeless || deadline.passed()) return refused(stop, length);
-    pause_us_ = std::clamp(pause_us_ * 2, kFirstPauseUs, kLongestPauseUs);
-    const auto left_us = std::chrono::duration_cast<std::chrono::microseconds>(deadline.left()).count();
-    sleep_us(static_cast<uint32_t>(std::min<int64_t>(pause_us_, left_us)));
+    pause(stop, deadline);
   }
+}
+
+void SlotFinder::pause(GrantStop stop, Deadline deadline) {
+  const uint32_t longest = stop == GrantStop::kPoolPinned ? kLongestPausePinnedUs : kLongestPauseUs;
+  pause_us_ = std::clamp(pause_us_ * 2, kFirstPauseUs, longest);
+  const auto left_us = std::chrono::duration_cast<std::chrono::microseconds>(deadline.left()).count();
+  sleep_us(static_cast<uint32_t>(std::clamp<int64_t>(left_us, 0, pause_us_)));
 }
 
 // ---- putting ------------------------------------------------------------------------------------------------------
@@ -220,13 +231,26 @@ Status check_put(const SpaceState& space, const Chain& chain, const PutOptions& 
   return ok_status();
 }
 
+namespace {
+
+bool is_chained(const PutCall& call) {
+  return !call.options.unchained && call.space->identity().key_kind == KeyKind::kChained;
+}
+
+}  // namespace
+
+Deadline patience_for(const PutCall& call, size_t i) {
+  const bool continues_a_chain = is_chained(call) && (i > 0 || call.chain.first > 0);
+  const Deadline end = call.at_once ? within(kBrief) : continues_a_chain ? within(kOwnChain) : call.deadline;
+  return end.at() < call.deadline.at() ? end : call.deadline;
+}
+
 CommitRecord record_for(const PutCall& call, size_t i) {
   CommitRecord record;
   record.digest = call.chain.positions[i];
   record.part = call.options.part;
   record.flags = call.options.strict ? kStrictParent : 0;
-  const bool chained = !call.options.unchained && call.space->identity().key_kind == KeyKind::kChained;
-  if (!chained) return record;
+  if (!is_chained(call)) return record;
   record.depth = call.chain.first + static_cast<uint32_t>(i);
   if (record.depth > 0) record.parent = i > 0 ? call.chain.positions[i - 1] : call.chain.parent;
   return record;
@@ -249,8 +273,10 @@ class Putter {
     const size_t most = std::min(kChunkBlocks, session_.link().most_records());
     for (size_t begin = 0; begin < sources_.size();) {
       if (!stopped_.ok() || (begin > 0 && call_.deadline.passed())) {
+        // Where the time went by in waiting for room, that is the reason.
+        const StatusCode late = why_no_room_.ok() ? StatusCode::kDeadlineExceeded : why_no_room_.code();
         if (stopped_.ok()) count(session_.counters().deadline_exceeded);
-        const StatusCode code = stopped_.ok() ? StatusCode::kDeadlineExceeded : stopped_.code();
+        const StatusCode code = stopped_.ok() ? late : stopped_.code();
         std::fill(results_.begin() + static_cast<ptrdiff_t>(begin), results_.end(), code);
         return;
       }
@@ -278,7 +304,7 @@ class Putter {
       while (same < absent_.size() && total_bytes(sources_[absent_[same]]) == length) ++same;
       // Room for fewer than were wanted: what there is is used, and committed if its slots are what more room waits for.
       for (; k < same; ++k) {
-        if (grants_.empty() && !find_room(length, same - k, &commit)) {
+        if (grants_.empty() && !find_room(k, same - k, &commit)) {
           fail_rest(k, same);
           k = same;
           break;
@@ -322,7 +348,9 @@ class Putter {
     count(session_.counters().already_there, there);
   }
 
-  bool find_room(uint32_t length, size_t count, std::shared_ptr<Commit>* commit) {
+  // For `count` blocks of one length, of which absent_[k] is the first.
+  bool find_room(size_t k, size_t count, std::shared_ptr<Commit>* commit) {
+    const auto length = static_cast<uint32_t>(total_bytes(sources_[absent_[k]]));
     if (session_.stock().take(length, count, &grants_) > 0) return true;
     if (!(*commit)->records.empty()) {
       auto next = std::make_shared<Commit>();
@@ -333,9 +361,13 @@ class Putter {
       *commit = std::move(next);
       if (!stopped_.ok()) return false;
     }
-    why_no_room_ = slots_.find(length, count, &grants_, call_.deadline);
+    // It is not waited for twice.
+    const Deadline patience = why_no_room_.ok() ? patience_for(call_, absent_[k]) : within(std::chrono::nanoseconds(0));
+    const Status found = slots_.find(length, count, &grants_, call_.deadline, patience);
+    if (found.ok()) return true;
+    why_no_room_ = found;
     if (why_no_room_.code() == StatusCode::kUnavailable) stopped_ = why_no_room_;
-    return why_no_room_.ok();
+    return false;
   }
 
   void fail_rest(size_t from, size_t to) {

@@ -71,10 +71,13 @@ class SlotFinder {
  public:
   explicit SlotFinder(CommitTracker& tracker) : tracker_(tracker), session_(tracker.session()) {}
 
-  // Appends 1 to `count` slots, waiting until the deadline where room may still come. Or none, and why.
-  Status find(uint32_t length, size_t count, std::vector<Grant>* out, Deadline deadline);
+  // Appends 1 to `count` slots, waiting until the deadline where room is being made. Room that is pinned or being filled may
+  // come or not: for that it waits until `patience`. Or none, and why: kResourceExhausted (a bound, or all of the pool is
+  // pinned or being filled), kDeadlineExceeded, kInvalidArgument (too long), kUnavailable.
+  Status find(uint32_t length, size_t count, std::vector<Grant>* out, Deadline deadline, Deadline patience);
 
  private:
+  void pause(GrantStop stop, Deadline deadline);
   Status refused(GrantStop stop, uint32_t length) const;
 
   CommitTracker& tracker_;
@@ -88,7 +91,11 @@ struct PutCall {
   Chain chain;
   PutOptions options;
   Deadline deadline;
+  bool at_once = false;  // it is to return soon, whatever its deadline
 };
+
+// Until when block i of the call may wait for room that is pinned or being filled.
+Deadline patience_for(const PutCall& call, size_t i);
 
 // Fills and commits what is absent. results[i] is set for each block that no commit was sent for; the tracker sets the
 // others. `sources` are not needed any more when this returns.

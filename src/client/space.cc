@@ -220,7 +220,7 @@ Status begin_put(SpaceState* state, const Chain& chain, const PutOptions& option
   if (Status status = usable(state); !status.ok()) return status;
   if (Status status = client::check_put(*state, chain, options, sizes, results.size()); !status.ok()) return status;
   std::shared_ptr<Session> session;
-  *call = {state, {}, chain, options, deadline};
+  *call = {.space = state, .ref = {}, .chain = chain, .options = options, .deadline = deadline};
   if (Status status = find_session(state, &session, &call->ref); !status.ok()) return status;
   *tracker = std::make_shared<CommitTracker>(std::move(session), results);
   return ok_status();
@@ -259,6 +259,7 @@ StatusOr<uint64_t> Space::submit_put(const Chain& chain, std::span<const Gather>
     std::shared_ptr<CommitTracker> tracker;
     const Status status = begin_put(state_.get(), chain, options, deadline, sources.size(), results, &call, &tracker);
     if (!status.ok()) return status;
+    call.at_once = true;
     client::Submissions& submissions = state_->connection().submissions();
     const StatusOr<uint64_t> ticket = submissions.begin(deadline);
     if (!ticket.ok()) return ticket;
@@ -320,7 +321,7 @@ StatusOr<Batch> Space::reserve(const Chain& chain, std::span<const uint32_t> len
     const size_t sizes = lengths.size() == 1 ? count : lengths.size();
     if (Status status = client::check_put(*state_, chain, options, sizes, count); !status.ok()) return status;
     std::shared_ptr<Session> session;
-    PutCall call{state_.get(), {}, chain, options, deadline};
+    PutCall call{.space = state_.get(), .ref = {}, .chain = chain, .options = options, .deadline = deadline};
     if (Status status = find_session(state_.get(), &session, &call.ref); !status.ok()) return status;
     StatusOr<std::unique_ptr<client::BatchState>> state = client::BatchState::reserve(state_, session, call, lengths);
     if (!state.ok()) {

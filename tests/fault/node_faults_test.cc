@@ -129,7 +129,7 @@ TEST_F(PinnedByAnother, PutsAreRefusedReadsGoOnAndItsDeathGivesTheRoomBack) {
       Sources source({&digests[i], 1}, kSize);
       // Blocks of this process that are not pinned yet may be what is evicted: so it goes on until it is told.
       space->put({.positions = {&digests[i], 1}}, source.gathers(), source.results, {.unchained = true},
-                 within(std::chrono::seconds(20)));
+                 within(std::chrono::seconds(2)));
       if (source.results[0] == StatusCode::kResourceExhausted) break;
       if (source.results[0] != StatusCode::kOk) return ready(false);
       pins.push_back(space->pin({&digests[i], 1}));
@@ -147,7 +147,7 @@ TEST_F(PinnedByAnother, PutsAreRefusedReadsGoOnAndItsDeathGivesTheRoomBack) {
   SteadyClock::duration longest{};
   bool refused = false;
   // What is left of the holder's stock of slots may take a few more, then there is no room.
-  for (int turn = 0; turn < 50; ++turn) {
+  for (int turn = 0; turn < 12; ++turn) {
     const std::vector<Digest> one = random_digests(random_, 1);
     Sources source(one, kSize);
     const auto begun = SteadyClock::now();
