@@ -93,6 +93,20 @@ TEST_P(Fork, EveryCallIsRefusedInTheChild) {
   put_all(space, random_digests(random, 10), 100);
 }
 
+// The child's copies are the last it has, and nothing that the client handed out is left: what the parent has goes on.
+TEST_P(Fork, AChildThatLetsGoSaysNothing) {
+  Space space = open(identity("a"));
+  put_all(space, random_digests(random, 4), 1000);
+  in_child([&] {
+    space = Space();
+    client = Client();
+    return 0;
+  });
+  EXPECT_TRUE(client.connected());
+  put_all(space, random_digests(random, 4), 1000);
+  EXPECT_EQ(client.stats().reconnects, 0u);
+}
+
 #if !defined(__SANITIZE_THREAD__)  // that tool allows no threads in the child of a process with threads
 TEST_P(Fork, AChildMayConnectAnew) {
   const Space space = open(identity("a"));
