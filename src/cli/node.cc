@@ -126,7 +126,7 @@ StatusOr<FileDescriptor> signals_as_descriptor() {
   return fd;
 }
 
-// Three descriptors a session: the usual soft limit of 1,024 is for programs that use select().
+// Four descriptors a session: the usual soft limit of 1,024 is for programs that use select().
 void raise_open_files() {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <span>
 #include <vector>
 
 #include "base/socket_path.h"
@@ -82,6 +83,7 @@ wire::Builder hello(const Introduction& introduction) {
   fixed.token_bytes = static_cast<uint16_t>(introduction.token.size());
   fixed.domain_bytes = static_cast<uint16_t>(introduction.domain.size());
   fixed.name_bytes = static_cast<uint16_t>(introduction.name.size());
+  fixed.features = wire::kRoomBell;
   wire::Builder packet;
   packet.start(wire::MessageType::kHello, 0);
   packet.add(fixed);
@@ -91,8 +93,8 @@ wire::Builder hello(const Introduction& introduction) {
   return packet;
 }
 
-// Takes the descriptors out of a received message; more than four are closed.
-void take_descriptors(msghdr* message, std::array<FileDescriptor, 4>* out, size_t* count) {
+// Takes the descriptors out of a received message; more than there is room for are closed.
+void take_descriptors(msghdr* message, std::span<FileDescriptor> out, size_t* count) {
   for (cmsghdr* part = CMSG_FIRSTHDR(message); part != nullptr; part = CMSG_NXTHDR(message, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     const size_t fds = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -100,7 +102,7 @@ void take_descriptors(msghdr* message, std::array<FileDescriptor, 4>* out, size_
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
       FileDescriptor taken(fd);
-      if (*count < out->size()) (*out)[*count] = std::move(taken);
+      if (*count < out.size()) out[*count] = std::move(taken);
       ++*count;
     }
   }
@@ -124,8 +126,9 @@ StatusOr<Answered> read_welcome(FileDescriptor socket, const std::string& path, 
     (void)::poll(&wanted, 1, deadline.left_ms());
   }
   Answered answered;
-  size_t descriptors = 0;
-  take_descriptors(&message, &answered.memory, &descriptors);
+  std::array<FileDescriptor, 5> descriptors;
+  size_t received = 0;
+  take_descriptors(&message, descriptors, &received);
   wire::Header header;
   std::span<const std::byte> body;
   if (got == 0) return unavailable("the node at " + path + " closed the connection without a word");
@@ -138,9 +141,11 @@ StatusOr<Answered> read_welcome(FileDescriptor socket, const std::string& path, 
   }
   const wire::Welcome& welcome = answered.welcome;
   wire::Cursor cursor(body);
-  if (!cursor.read(&answered.welcome) || descriptors != answered.memory.size()) {
+  if (!cursor.read(&answered.welcome) || received != ((welcome.features & wire::kRoomBell) != 0 ? 5u : 4u)) {
     return unavailable("the node at " + path + " answered with an incomplete welcome");
   }
+  std::move(descriptors.begin(), descriptors.begin() + 4, answered.memory.begin());
+  answered.bell = std::move(descriptors[4]);
   if (welcome.version < wire::kLocalVersionMin || welcome.version > wire::kLocalVersion) {
     return unimplemented("the node at " + path + " chose version " + std::to_string(welcome.version) +
                          " of the protocol, which this client does not speak; update the older of the two");

@@ -21,6 +21,7 @@ struct Answered {
   FileDescriptor socket;  // non-blocking
   wire::Welcome welcome;
   std::array<FileDescriptor, 4> memory;  // control, touch, arena, pins
+  FileDescriptor bell;                   // wire::kRoomBell; invalid: the node has none
 };
 
 // kUnavailable: nobody listens, or nobody answers by the deadline; the message says where was looked, and what to do. The

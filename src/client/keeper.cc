@@ -105,6 +105,7 @@ Status Keeper::connect(Deadline deadline) {
   if (Status status = connection_.adopt(session, deadline); !status.ok()) return status;
   session_ = session;
   socket_ = socket;
+  bell_ = std::move(answered->bell);
   failed_attempts_ = 0;
   prefaulter_.emplace(session->memory());
   prefault_ = Prefaulter::Next::kLater;
@@ -153,8 +154,10 @@ void Keeper::attend() {
   next_expiry_ = submissions.expire();
   const bool receive = submissions.has_descriptor() && submissions.watched() > 0;
   // Without POLLIN an answer does not wake this thread: whoever waits for it reads it.
-  pollfd wanted[2] = {{wakes_.get(), POLLIN, 0}, {socket_, static_cast<short>(receive ? POLLIN | POLLRDHUP : POLLRDHUP), 0}};
-  const int ready = ::poll(wanted, 2, wait_time_ms());
+  pollfd wanted[3] = {{wakes_.get(), POLLIN, 0},
+                      {socket_, static_cast<short>(receive ? POLLIN | POLLRDHUP : POLLRDHUP), 0},
+                      {bell_.get(), POLLIN, 0}};
+  const int ready = ::poll(wanted, 3, wait_time_ms());
   if (ready < 0) return;
   if ((wanted[0].revents & POLLIN) != 0) drain_wakes();
   if ((wanted[1].revents & POLLIN) != 0 && receive) {
@@ -165,10 +168,24 @@ void Keeper::attend() {
     const Status why = unavailable("the node went away; the client connects again by itself");
     session_->link().fail(why);
     prefaulter_.reset();
+    bell_.reset();
     connection_.part_with(std::exchange(session_, nullptr), why);
     return;
   }
+  if ((wanted[2].revents & POLLIN) != 0) give_stock_back();
   chores();
+}
+
+// Another client waits for room that the empty slots kept here may take.
+void Keeper::give_stock_back() {
+  uint64_t rings = 0;
+  (void)!::read(bell_.get(), &rings, sizeof(rings));
+  // Answers that nobody has read yet may bring more of them.
+  while (session_->link().receive(within(std::chrono::nanoseconds(0)))) {
+  }
+  if (const std::vector<Grant> stock = session_->stock().everything(); !stock.empty()) {
+    (void)session_->link().give_back(stock, within(kChore));
+  }
 }
 
 void Keeper::chores() {

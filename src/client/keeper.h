@@ -5,8 +5,8 @@
 // calls do not wake it.
 //
 // It also does what no caller should wait for: brings the pages of the mapped arena in, gives slots back that were not used
-// for some seconds, reports bad blocks, tells the node which earlier sessions are over, and, where somebody waits on the
-// completion descriptor, receives answers.
+// for some seconds or that another client needs, reports bad blocks, tells the node which earlier sessions are over, and,
+// where somebody waits on the completion descriptor, receives answers.
 //
 // Threads: start() and stop() are called by one; wake() and report() by any.
 #pragma once
@@ -59,6 +59,7 @@ class Keeper {
   void try_again();
   void attend();
   void chores();
+  void give_stock_back();
   int wait_time_ms() const;
   bool stopping() const;
   void sleep(int ms);
@@ -72,6 +73,7 @@ class Keeper {
   // The thread's own.
   std::shared_ptr<Session> session_;
   int socket_ = -1;
+  FileDescriptor bell_;  // the node's: another client finds no room
   uint32_t failed_attempts_ = 0;
   uint64_t jitter_;
   std::optional<Prefaulter> prefaulter_;  // of session_'s memory

@@ -117,9 +117,17 @@ std::vector<Grant> Stock::surplus(bool idle) {
 }
 
 std::vector<Grant> Stock::others(uint32_t length) {
-  std::vector<Grant> out;
   const std::lock_guard lock(mutex_);
-  const SlotClass* kept = class_for(length);
+  return take_out_locked(class_for(length));
+}
+
+std::vector<Grant> Stock::everything() {
+  const std::lock_guard lock(mutex_);
+  return take_out_locked(nullptr);
+}
+
+std::vector<Grant> Stock::take_out_locked(const SlotClass* kept) {
+  std::vector<Grant> out;
   for (SlotClass& c : classes_) {
     if (&c == kept) continue;
     out.insert(out.end(), c.ready.begin(), c.ready.end());

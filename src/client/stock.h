@@ -2,7 +2,8 @@
 //
 // A put takes its slots from here and asks, with the same message that commits them, for as many as will be missing then:
 // so a put costs one message. How many are kept ready follows demand: each time a take finds too few, the aim doubles, up
-// to a bound in bytes; what was not used for a while goes back to the node (idle()).
+// to a bound in bytes; what was not used for a while goes back to the node (surplus()), and so does all of it when another
+// client finds no room (everything()).
 //
 // Threads: any.
 #pragma once
@@ -40,6 +41,8 @@ class Stock final : public GrantSink {
   // Takes out what is kept for blocks of other lengths: where the pool has no room, those slots are some, and one of them
   // may be what keeps an extent from changing its size.
   std::vector<Grant> others(uint32_t length);
+  // Takes out all that is kept: another client needs the room.
+  std::vector<Grant> everything();
 
   uint64_t bytes() const;  // kept ready
 
@@ -52,6 +55,7 @@ class Stock final : public GrantSink {
     std::vector<Grant> ready;
   };
 
+  std::vector<Grant> take_out_locked(const SlotClass* kept);
   SlotClass* class_for(uint32_t length);
   SlotClass& class_of(uint32_t slot_bytes);
   uint32_t most(const SlotClass& c) const;

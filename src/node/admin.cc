@@ -24,8 +24,8 @@ namespace kvist {
 namespace {
 
 constexpr size_t kWorkers = 4;
-constexpr size_t kWaiting = 16;  // connections accepted and not yet served; further ones wait in the kernel
-constexpr std::chrono::seconds kToAsk{1};                                           // for a request to arrive in whole
+constexpr size_t kWaiting = 16;            // connections accepted and not yet served; further ones wait in the kernel
+constexpr std::chrono::seconds kToAsk{1};  // for a request to arrive in whole
 constexpr std::chrono::milliseconds kToFinish = AdminServer::kPatience + 2 * kToAsk;  // for a connection, answer included
 
 // httplib's own pool queues without bound.

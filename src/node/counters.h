@@ -48,6 +48,7 @@ struct NodeCounters {
   uint64_t accept_failures = 0;    // connections refused for want of descriptors, or because too many are silent
   uint64_t sessions_opened = 0;    // HELLOs that were welcomed
   uint64_t outputs_delayed = 0;    // answers that had to wait because a client had not read those before
+  uint64_t stock_asked_back = 0;   // times that a client was asked for the slots that it keeps ready, for another's sake
   uint64_t reports_refused = 0;    // reports of bad blocks beyond a client's allowance
   uint64_t populate_failures = 0;  // extents for which the system had no memory
   uint64_t wakes = 0, spins = 0;   // turns of the loop: after sleeping, while polling

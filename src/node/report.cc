@@ -108,6 +108,7 @@ Json node_detail(const ReportSource& source) {
                {"unknown_requests", c.unknown_requests},
                {"failed_answers", c.failed_answers},
                {"outputs_delayed", c.outputs_delayed},
+               {"stock_asked_back", c.stock_asked_back},
                {"reports_refused", c.reports_refused},
                {"populate_failures", c.populate_failures},
                {"wakes", c.wakes},

@@ -84,6 +84,8 @@ bool Requests::reserve(Session& session, uint32_t request, Body body, Builder& a
   }
   wire::Granted granted;
   grant(session, message.length, message.count, &granted);
+  const auto stop = static_cast<GrantStop>(granted.stop);
+  room_wanted_ |= granted.count == 0 && (stop == GrantStop::kPoolPinned || stop == GrantStop::kEvicting);
   answer.start(answer_type(MessageType::kReserve), request);
   answer.add(granted);
   answer.add_array(std::span<const wire::GrantItem>(grants_));

@@ -9,6 +9,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "node/counters.h"
@@ -32,6 +33,9 @@ class Requests {
   // Answers any request but kHello, kRelease and kBye. False: the body is malformed, and `answer` is not filled.
   bool handle(Session& session, const wire::Header& header, std::span<const std::byte> body, wire::Builder& answer);
 
+  // Whether a client asked for room since this was last asked, waits for it, and got none.
+  bool take_room_wanted() { return std::exchange(room_wanted_, false); }
+
  private:
   using Body = std::span<const std::byte>;
 
@@ -52,6 +56,7 @@ class Requests {
   const NodeOptions& options_;
   NodeCounters& counters_;
   Reporter reporter_;
+  bool room_wanted_ = false;
 
   // Kept between requests, so that the hot path allocates nothing.
   wire::CommitMessage commit_;

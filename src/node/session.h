@@ -37,6 +37,8 @@ struct Session {
   Domain* domain = nullptr;
   FileDescriptor pidfd;
   SharedMemory pins;
+  FileDescriptor bell;  // an eventfd, if the client can hear it: wire::kRoomBell
+  uint64_t rung_ms = 0;
   uint32_t pin_capacity = 0;
   uint64_t cookie = 0;
   uint32_t claimed_pid = 0;  // as the client sees itself: another number in another PID namespace

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -18,7 +19,8 @@ namespace {
 
 // Connections that have not said HELLO yet: beyond so many, new ones are closed at once.
 constexpr uint32_t kMaxGreeting = 256;
-constexpr size_t kLongestName = 64;  // of a client, as it is kept
+constexpr size_t kLongestName = 64;    // of a client, as it is kept
+constexpr uint64_t kBellPauseMs = 20;  // a client is asked for its slots no more often
 
 bool is_dead(const FileDescriptor& pidfd) {
   pollfd poll = {pidfd.get(), POLLIN, 0};
@@ -36,7 +38,7 @@ StatusOr<uint64_t> random_cookie() {
 // A packet with descriptors. Only the first packet of a conversation carries some, so that the socket has room for it.
 bool send_with_descriptors(int socket, std::span<const std::byte> packet, std::span<const int> descriptors) {
   iovec range = {const_cast<std::byte*>(packet.data()), packet.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int))> control = {};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(5 * sizeof(int))> control = {};
   msghdr message = {};
   message.msg_iov = &range;
   message.msg_iovlen = 1;
@@ -161,7 +163,21 @@ bool Sessions::handle_request(Session& session, const wire::Header& header, std:
   if (!well_formed) {
     return refuse(session, type, header.request, invalid_argument("the request is malformed"), Ended::kMalformed, now);
   }
+  if (requests_.take_room_wanted()) ring_others(session, now);
   return send_answer(session, now);
+}
+
+// Somebody waits for room, and there is none: whoever keeps empty slots ready is asked for them.
+void Sessions::ring_others(const Session& wanting, Now now) {
+  for (const auto& [id, other] : sessions_) {
+    if (other.get() == &wanting || other->domain != wanting.domain || !other->bell.valid()) continue;
+    if (other->state != Session::State::kConnected || now.ms - other->rung_ms < kBellPauseMs) continue;
+    if (wanting.domain->pool().session_use(id).granted_slots == 0) continue;
+    const uint64_t one = 1;
+    (void)!::write(other->bell.get(), &one, sizeof(one));
+    other->rung_ms = now.ms;
+    ++counters_.stock_asked_back;
+  }
 }
 
 // The new session proves with the cookie that the old one was this process's.
@@ -254,6 +270,10 @@ Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now 
   const StatusOr<uint64_t> cookie = random_cookie();
   if (!cookie.ok()) return cookie.status();
   if (Status s = make_pins(session, fixed.pins_wanted); !s.ok()) return s;
+  if ((fixed.features & wire::kRoomBell) != 0) {
+    session.bell.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!session.bell.valid()) return resource_exhausted(std::string("no eventfd: ") + std::strerror(errno));
+  }
   if (Status s = poller_.add(pidfd->get(), EPOLLIN, Watched::kSessionProcess, session.id); !s.ok()) return s;
   const SessionLimits limits = (*domain)->limits(options_.limits);
   if (Status s = (*domain)->pool().add_session(session.id, limits, session.table(), session.pin_capacity); !s.ok()) return s;
@@ -291,6 +311,7 @@ bool Sessions::send_welcome(Session& session, uint32_t request) {
   const ControlHeader& header = *memory.control().header;
   wire::Welcome welcome;
   welcome.version = wire::kLocalVersion;
+  welcome.features = session.bell.valid() ? wire::kRoomBell : uint16_t{0};
   welcome.node_pid = static_cast<uint32_t>(::getpid());
   welcome.session = session.id;
   welcome.cookie = session.cookie;
@@ -308,8 +329,10 @@ bool Sessions::send_welcome(Session& session, uint32_t request) {
   welcome.pin_capacity = session.pin_capacity;
   answer_.start(answer_type(wire::MessageType::kHello), request);
   answer_.add(welcome);
-  const std::array descriptors = {domain.control_fd(), domain.touch_fd(), domain.arena_fd(), session.pins.fd()};
-  return send_with_descriptors(session.socket.get(), answer_.finish(), descriptors);
+  const std::array descriptors = {domain.control_fd(), domain.touch_fd(), domain.arena_fd(), session.pins.fd(),
+                                  session.bell.get()};
+  return send_with_descriptors(session.socket.get(), answer_.finish(),
+                               std::span(descriptors).first(session.bell.valid() ? 5 : 4));
 }
 
 // ---- answers ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,10 @@
 //
 // Threads: the loop's. Bounds: sessions in all and of one user; connections that have not said HELLO; requests handled in
 // one turn of one session; answers waiting for a client that does not read (requests are read no faster).
+//
+// Slots that one client keeps ready may be what another one's blocks need, because an extent holds slots of one size only.
+// Where a client that waits for room gets none, the others that hold granted slots are asked, by their bell, to give back
+// what they do not need at once. Asked, not made to: the node cannot know which slots are being written to.
 #pragma once
 
 #include <memory>
@@ -74,6 +78,7 @@ class Sessions {
   Status welcome(Session& session, const wire::HelloMessage& hello, Now now, Ended* refused);
   Status check_room(const Session& session, Ended* refused) const;
   Status make_pins(Session& session, uint32_t wanted);
+  void ring_others(const Session& wanting, Now now);
   bool send_welcome(Session& session, uint32_t request);
   bool release_earlier(Session& session, uint32_t request, std::span<const std::byte> body);
 

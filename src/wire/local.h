@@ -71,6 +71,13 @@ struct Header {
 };
 static_assert(sizeof(Header) == 16);
 
+// Bits of Hello::features, what the client can, and of Welcome::features, what is done of it.
+//
+// kRoomBell: WELCOME carries a fifth descriptor, an eventfd. The node raises it when another client finds no room while this
+// one holds slots that it has not filled: those that it only keeps ready should go back (kGiveBack). It need not answer, and
+// nothing is taken from it.
+inline constexpr uint16_t kRoomBell = 1 << 0;
+
 struct Hello {
   uint16_t version_min = kLocalVersionMin;
   uint16_t version_max = kLocalVersion;
@@ -78,13 +85,13 @@ struct Hello {
   uint64_t start_time = 0;   // field 22 of /proc/self/stat: a pid that was used again is noticed
   uint32_t pins_wanted = 0;  // words of the pin table; 0: the node's default
   uint16_t token_bytes = 0, domain_bytes = 0, name_bytes = 0;
-  uint16_t features = 0;  // none yet
+  uint16_t features = 0;
   uint32_t unused = 0;
   // then: token, domain, client name
 };
 static_assert(sizeof(Hello) == 32);
 
-// Carries four descriptors, in this order: control, touch, arena, pins.
+// Carries four descriptors, in this order: control, touch, arena, pins; and the bell, if that is a feature.
 struct Welcome {
   uint16_t version = 0;
   uint16_t features = 0;

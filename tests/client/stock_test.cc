@@ -67,6 +67,17 @@ TEST(Stock, WhatIsTooMuchOrIdleGoesBack) {
   EXPECT_EQ(stock.bytes(), 0u);
 }
 
+TEST(Stock, WhatOthersNeedGoesBack) {
+  Stock stock(1 << 20, 1000);
+  stock.granted(1024, 5, slots(1024, 5), GrantStop::kNone);
+  stock.granted(4096, 3, slots(4096, 3, 100), GrantStop::kNone);
+  EXPECT_EQ(stock.others(1000).size(), 3u) << "a block of 1,000 bytes takes the slots of 1,024";
+  EXPECT_EQ(stock.bytes(), 5u * 1024);
+  EXPECT_EQ(stock.everything().size(), 5u);
+  EXPECT_EQ(stock.bytes(), 0u);
+  EXPECT_EQ(stock.ask(1024, 0), 0u) << "nor are they asked for again before somebody wants them";
+}
+
 TEST(Stock, AllClassesTogetherAreBounded) {
   Stock stock(100 * 1024, 1000);
   stock.put_back(slots(1024, 90));
