@@ -21,6 +21,7 @@ constexpr int kLongestPauseMs = 1000;
 constexpr std::chrono::milliseconds kChore{1000};       // for one message of chores()
 constexpr std::chrono::milliseconds kBeforeFaults{50};  // a command that is over by then need not fault anything in
 constexpr std::chrono::milliseconds kFaultPause{100};   // between looks for extents that got their memory
+constexpr std::chrono::milliseconds kFarewell{200};     // for the reports that are left at the end
 constexpr std::chrono::seconds kStockIdle{5};
 constexpr size_t kMostReports = 64;
 
@@ -137,6 +138,7 @@ void Keeper::run() {
       attend();
     }
   }
+  report_bad_blocks(within(kFarewell));  // a client that reads a little and ends has nobody else who says it
 }
 
 int Keeper::wait_time_ms() const {
@@ -188,20 +190,24 @@ void Keeper::give_stock_back() {
   }
 }
 
+void Keeper::report_bad_blocks(Deadline end) {
+  while (!end.passed()) {
+    BadBlock bad;
+    {
+      const std::lock_guard lock(mutex_);
+      if (bad_blocks_.empty()) return;
+      bad = std::move(bad_blocks_.front());
+      bad_blocks_.pop_front();
+    }
+    (void)bad.session->link().report_bad(bad.id, bad.generation, end);
+  }
+}
+
 void Keeper::chores() {
   if (prefault_ != Prefaulter::Next::kDone && Deadline::Clock::now() >= connected_at_ + kBeforeFaults) {
     prefault_ = prefaulter_->step();
   }
-  while (true) {
-    BadBlock bad;
-    {
-      const std::lock_guard lock(mutex_);
-      if (bad_blocks_.empty() || stopping_) break;
-      bad = std::move(bad_blocks_.front());
-      bad_blocks_.pop_front();
-    }
-    (void)bad.session->link().report_bad(bad.id, bad.generation, within(kChore));
-  }
+  report_bad_blocks(within(kChore));
   const auto now = Deadline::Clock::now();
   const bool idle = now - stock_checked_at_ >= kStockIdle;
   if (idle) stock_checked_at_ = now;

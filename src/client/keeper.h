@@ -60,6 +60,7 @@ class Keeper {
   void attend();
   void chores();
   void give_stock_back();
+  void report_bad_blocks(Deadline end);
   int wait_time_ms() const;
   bool stopping() const;
   void sleep(int ms);

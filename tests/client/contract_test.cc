@@ -585,6 +585,28 @@ TEST_P(BadBytes, EndAPrefix) {
   EXPECT_EQ(stat("pinned"), 6u) << "what lies behind it was let go of";
 }
 
+// What a client found just before it was closed is reported all the same.
+TEST_P(BadBytes, AreReportedByAClientThatEnds) {
+  if (GetParam() == Door::kEmbedded) GTEST_SKIP() << "that pool ends with its client";
+  start();
+  const Space space = open(identity("a"));
+  chain = random_digests(random, 50);
+  const uint32_t length = 4096;
+  StatusOr<Batch> batch = space.reserve({.positions = chain}, {&length, 1});
+  ASSERT_TRUE(batch.ok());
+  for (size_t i = 0; i < chain.size(); ++i) fill_pattern(0, chain[i], 0, (*batch)[i]);
+  std::vector<std::span<std::byte>> rooms;
+  for (size_t i = 0; i < chain.size(); ++i) rooms.push_back((*batch)[i]);
+  ASSERT_EQ(batch->commit(), chain.size());
+  for (const std::span<std::byte> room : rooms) room[100] ^= std::byte{1};
+  {
+    Client reader = *Client::connect(client_options);
+    const Space same = *reader.open(identity("a"));
+    EXPECT_EQ(same.pin(chain).hits(), 0u);
+  }
+  EXPECT_TRUE(eventually([&] { return stat("quarantined") == chain.size(); })) << stat("quarantined");
+}
+
 TEST_P(BadBytes, AreFoundBySampling) {
   start(uint64_t{64} << 20, 65536, Verify::kSampled);
   const Space space = open(identity("a"));
