@@ -214,10 +214,7 @@ void Channel::hand_over(std::unique_lock<std::mutex>& lock, size_t bytes) {
   lock.unlock();
   Status status;
   if (header.status != 0) {
-    const auto code = header.status <= static_cast<uint16_t>(StatusCode::kUnauthenticated)
-                          ? static_cast<StatusCode>(header.status)
-                          : StatusCode::kUnknown;
-    status = Status(code, std::string(reinterpret_cast<const char*>(body.data()), body.size()));
+    status = Status(wire::status_code_of(header.status), std::string(reinterpret_cast<const char*>(body.data()), body.size()));
   }
   exchange->take(status, status.ok() ? body : std::span<const std::byte>());
   lock.lock();

@@ -166,11 +166,14 @@ StatusOr<std::shared_ptr<SpaceState>> Connection::open(const Identity& identity,
   StatusOr<std::shared_ptr<Session>> session = this->session();
   // When the session is replaced meanwhile, whoever replaced it has bound the space, or not yet seen it.
   while (session.ok()) {
-    if (Status status = bind(**session, **space, deadline); !status.ok() && status.code() != StatusCode::kUnavailable) {
-      return status;
-    }
+    const Status bound = bind(**session, **space, deadline);
+    if (!bound.ok() && bound.code() != StatusCode::kUnavailable) return bound;
     StatusOr<std::shared_ptr<Session>> now = this->session();
-    if (now.ok() && *now == *session) return space;
+    // kUnavailable of a node that is still there: its answer could not be read.
+    if (now.ok() && *now == *session) {
+      if (!bound.ok()) return bound;
+      return space;
+    }
     session = std::move(now);
   }
   if (spaces_without_node_) return space;

@@ -136,7 +136,7 @@ StatusOr<Answered> read_welcome(FileDescriptor socket, const std::string& path, 
     return unavailable("what listens at " + path + " is no node: it does not speak Kvist's protocol");
   }
   if (header.status != 0) {
-    return Status(static_cast<StatusCode>(header.status),
+    return Status(wire::status_code_of(header.status),
                   std::string(reinterpret_cast<const char*>(body.data()), body.size()));
   }
   const wire::Welcome& welcome = answered.welcome;

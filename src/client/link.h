@@ -82,6 +82,7 @@ class Link {
   virtual bool receive(Deadline deadline) = 0;
 
   virtual Status give_back(std::span<const Grant> grants, Deadline deadline) = 0;
+  // Unless OK, results that the node did not give are the status's code.
   virtual Status remove(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> results,
                         Deadline deadline) = 0;
   virtual StatusOr<uint64_t> flush(std::string_view alias, Deadline deadline) = 0;

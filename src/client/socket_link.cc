@@ -169,25 +169,35 @@ Status SocketLink::give_back(std::span<const Grant> grants, Deadline deadline) {
   return ok_status();
 }
 
+// One message.
+Status SocketLink::remove_some(SpaceRef space, std::span<const Digest> digests, uint16_t part,
+                               std::span<StatusCode> results, Deadline deadline) {
+  wire::Remove fixed;
+  fixed.epoch = space.epoch;
+  fixed.slot = space.slot;
+  fixed.part = part;
+  fixed.count = static_cast<uint32_t>(digests.size());
+  wire::Builder packet;
+  packet.start(MessageType::kRemove, 0);
+  packet.add(fixed);
+  packet.add_array(digests);
+  std::vector<std::byte> answer;
+  if (Status status = ask(MessageType::kRemove, packet, &answer, deadline); !status.ok()) return status;
+  std::vector<uint8_t> codes;
+  if (!wire::decode_codes(answer, &codes) || codes.size() != digests.size()) return malformed_answer();
+  std::transform(codes.begin(), codes.end(), results.begin(), wire::status_code_of);
+  return ok_status();
+}
+
 Status SocketLink::remove(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> results,
                           Deadline deadline) {
   const size_t most = (channel_.max_packet() - sizeof(wire::Header) - sizeof(wire::Remove)) / sizeof(Digest);
   while (!digests.empty()) {
     const std::span<const Digest> some = digests.first(std::min(digests.size(), most));
-    wire::Remove fixed;
-    fixed.epoch = space.epoch;
-    fixed.slot = space.slot;
-    fixed.part = part;
-    fixed.count = static_cast<uint32_t>(some.size());
-    wire::Builder packet;
-    packet.start(MessageType::kRemove, 0);
-    packet.add(fixed);
-    packet.add_array(some);
-    std::vector<std::byte> answer;
-    if (Status status = ask(MessageType::kRemove, packet, &answer, deadline); !status.ok()) return status;
-    std::vector<uint8_t> codes;
-    if (!wire::decode_codes(answer, &codes) || codes.size() != some.size()) return malformed_answer();
-    for (size_t i = 0; i < codes.size(); ++i) results[i] = static_cast<StatusCode>(codes[i]);
+    if (Status status = remove_some(space, some, part, results, deadline); !status.ok()) {
+      std::fill(results.begin(), results.end(), status.code());
+      return status;
+    }
     digests = digests.subspan(some.size());
     results = results.subspan(some.size());
   }

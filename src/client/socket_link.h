@@ -41,6 +41,8 @@ class SocketLink final : public Link {
  private:
   // Sends and waits; the answer's body is copied to *answer (may be null).
   Status ask(wire::MessageType type, wire::Builder& packet, std::vector<std::byte>* answer, Deadline deadline);
+  Status remove_some(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> results,
+                     Deadline deadline);
 
   GrantSink* sink_;
   Channel channel_;

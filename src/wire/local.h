@@ -71,6 +71,12 @@ struct Header {
 };
 static_assert(sizeof(Header) == 16);
 
+// The code that a peer's number means; kUnknown for one that this version does not know. Only 0 is kOk.
+inline StatusCode status_code_of(uint16_t number) {
+  return number <= static_cast<uint16_t>(StatusCode::kUnauthenticated) ? static_cast<StatusCode>(number)
+                                                                       : StatusCode::kUnknown;
+}
+
 // Bits of Hello::features, what the client can, and of Welcome::features, what is done of it.
 //
 // kRoomBell: WELCOME carries a fifth descriptor, an eventfd. The node raises it when another client finds no room while this
