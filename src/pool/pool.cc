@@ -65,6 +65,7 @@ void Pool::set_time(uint64_t now_ms) {
   now_ = tick;
   control_.header->now.store(tick, std::memory_order_release);
   expire_tips();
+  scan_pins();
   if (!held_.empty()) settle_held_slots();
 }
 
@@ -200,18 +201,34 @@ Pool::SessionUse Pool::session_use(SessionId id) const {
   return {session.granted_slots, session.granted_bytes, session.pinned_blocks, session.pinned_bytes};
 }
 
+// Looks up the length of each pinned block, which costs more than the scan that evicting needs: so not with each of those.
+void Pool::count_pins(Session& session) {
+  session.pinned_blocks = session.pinned_bytes = 0;
+  session.words_recounted += for_each_pin_of(session, [&](Session&, uint64_t pin) {
+    ++session.pinned_blocks;
+    // The entry may belong to another block by now; its slot's size is then near enough for a bound.
+    session.pinned_bytes += entry(pin_entry(pin)).length.load(std::memory_order_relaxed);
+  });
+}
+
 void Pool::scan_pins() {
   stats_.pinned_blocks = stats_.pinned_bytes = stats_.over_pinned_sessions = 0;
-  for (Session* session : pinners_) session->pinned_blocks = session->pinned_bytes = 0;
-  for_each_pin([&](Session& session, uint64_t pin) {
-    // The entry may belong to another block by now; its slot's size is then near enough for a bound.
-    const uint32_t length = entry(pin_entry(pin)).length.load(std::memory_order_relaxed);
-    ++session.pinned_blocks;
-    session.pinned_bytes += length;
-    ++stats_.pinned_blocks;
-    stats_.pinned_bytes += length;
-  });
-  for (const Session* session : pinners_) stats_.over_pinned_sessions += session->over_pinned();
+  for (Session* session : pinners_) {
+    count_pins(*session);
+    session->words_recounted = 0;
+    stats_.pinned_blocks += session->pinned_blocks;
+    stats_.pinned_bytes += session->pinned_bytes;
+    stats_.over_pinned_sessions += session->pinned_bytes > session->limits.pinned_bytes;
+  }
+}
+
+// Before a session is refused for what it had pinned, it is looked at again. A client that goes on asking cannot have a long
+// table read any number of times: once it had so many words read, the next count is that of the tick.
+bool Pool::over_pinned(Session& session) {
+  constexpr uint64_t kRecountedWords = 1u << 18;
+  if (session.pinned_bytes <= session.limits.pinned_bytes) return false;
+  if (session.words_recounted < kRecountedWords) count_pins(session);
+  return session.pinned_bytes > session.limits.pinned_bytes;
 }
 
 // ---- entries ------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ struct PoolConfig {
 struct SessionLimits {
   uint64_t granted_bytes = uint64_t{256} << 20;  // slots in its stock or being filled
   uint32_t granted_slots = 65536;
-  uint64_t pinned_bytes = uint64_t{4} << 30;  // counted while scanning its pins
+  uint64_t pinned_bytes = uint64_t{4} << 30;  // counted with each tick, and again before a grant is refused for it
 };
 
 struct Grant {
@@ -145,7 +145,7 @@ struct PoolStats {
   uint64_t capacity_bytes = 0, ready_bytes = 0, used_bytes = 0;  // used: whole slots that hold or may hold blocks
   uint64_t live_blocks = 0, live_bytes = 0, stubs = 0, free_entries = 0, max_blocks = 0;
   uint64_t granted_slots = 0, granted_bytes = 0;
-  uint64_t pinned_blocks = 0, pinned_bytes = 0;  // as of the last scan
+  uint64_t pinned_blocks = 0, pinned_bytes = 0;  // as of the last count
   uint64_t quarantined_slots = 0, awaiting_unpin = 0, fetching = 0, namespaces = 0, sessions = 0;
   uint64_t evicted = 0, evict_examined = 0, evict_revived = 0, evict_worst_step = 0, removed = 0, flushed = 0;
   uint64_t commits[kCommitCodes] = {};
@@ -199,10 +199,10 @@ class Pool {
   // The session's owner is dead or has let go of everything: its grants return and its pins count no more.
   void release_session(SessionId session);
   struct SessionUse {
-    uint64_t granted_slots = 0, granted_bytes = 0, pinned_blocks = 0, pinned_bytes = 0;  // pins as of the last scan
+    uint64_t granted_slots = 0, granted_bytes = 0, pinned_blocks = 0, pinned_bytes = 0;  // pins as of the last count
   };
   SessionUse session_use(SessionId session) const;
-  // Counts every session's pins now.
+  // Counts every session's pins now. The pool does so itself with each tick, and a session's before it refuses to grant.
   void scan_pins();
 
   // ---- writing ----
@@ -353,6 +353,10 @@ class Pool {
   void return_slot(uint64_t offset, bool quarantine);
   template <typename Fn>
   void for_each_pin(Fn&& fn);
+  template <typename Fn>
+  uint32_t for_each_pin_of(Session& session, Fn&& fn);
+  void count_pins(Session& session);
+  bool over_pinned(Session& session);
 
   // pool_maintain.cc: what is done in steps
   bool keep_free();

@@ -86,10 +86,11 @@ size_t Pool::grant(SessionId id, uint32_t length, std::span<Grant> out, GrantSto
   const uint32_t slot_bytes = slots_.slot_bytes(c);
   if (demand_.size() <= c) demand_.resize(c + 1u);
   demand_[c] = now_;
+  const bool pins_too_much = over_pinned(session);
   size_t granted = 0;
   for (; granted < out.size(); ++granted) {
     if (session.granted_slots >= session.limits.granted_slots ||
-        session.granted_bytes + slot_bytes > session.limits.granted_bytes || session.over_pinned()) {
+        session.granted_bytes + slot_bytes > session.limits.granted_bytes || pins_too_much) {
       *stop = GrantStop::kOverQuota;
       break;
     }

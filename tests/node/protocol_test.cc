@@ -78,6 +78,35 @@ TEST(NodeProtocol, OneClientCannotReserveTheWholePool) {
   EXPECT_EQ(other.reserve(1 << 20, 8).size(), 8u);
 }
 
+// By the node's own clock: no report is asked for, which would count too.
+TEST(NodeProtocol, OneClientCannotPinTheWholePool) {
+  ThreadNode node([](NodeOptions& o) { o.limits.pinned_bytes = 3 << 20; });
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  RawClient greedy(node.socket()), other(node.socket());
+  ASSERT_TRUE(greedy.join() && other.join());
+  ASSERT_TRUE(greedy.open());
+  for (uint32_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(greedy.put(digest_of(i), 1 << 20)) << i;
+    ASSERT_TRUE(greedy.read_right(digest_of(i), i)) << i;  // and keeps it pinned
+  }
+  GrantStop stop = GrantStop::kNone;
+  EXPECT_TRUE(eventually([&] {
+    const std::vector<wire::GrantItem> grants = greedy.reserve(64, 1, &stop);
+    for (const wire::GrantItem& grant : grants) {
+      greedy.ask(MessageType::kGiveBack, [&](Builder& b) {
+        b.add(wire::GiveBack{.count = 1, .unused = 0});
+        b.add(grant.entry);
+        b.add(grant.generation);
+      });
+    }
+    return grants.empty();
+  }));
+  EXPECT_EQ(stop, GrantStop::kOverQuota);
+  EXPECT_EQ(other.reserve(64, 1, &stop).size(), 1u);
+  greedy.unpin(0);
+  EXPECT_EQ(greedy.reserve(64, 1, &stop).size(), 1u);  // at once
+}
+
 TEST(NodeProtocol, PinTablesAreBounded) {
   ThreadNode node([](NodeOptions& o) { o.most_pins = 4096; });
   ASSERT_TRUE(node.ok()) << node.status().to_string();
