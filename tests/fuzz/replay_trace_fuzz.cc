@@ -52,6 +52,14 @@ StatusOr<Trace> load_from_file(std::string_view bytes, const LoadOptions& option
   return trace;
 }
 
+// Names that are no file, or whose reading fails: refused with the name, whatever the options are.
+void check_names(const LoadOptions& options) {
+  for (const char* name : {"/", "/proc/self/no-such-file", "/proc/version/below-a-file", "/proc/self/mem"}) {
+    const StatusOr<Trace> trace = load_trace(name, options);
+    require(!trace.ok() && std::string_view(trace.status().message()).find(name) != std::string_view::npos);
+  }
+}
+
 }  // namespace
 }  // namespace kvist::replay
 
@@ -60,8 +68,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.limits.requests = 10'000;
   options.limits.block_references = 1 << 20;
   options.limits.file_bytes = 1 << 20;
+  options.limits.line_bytes = 512 << 10;
   options.limits.request_tokens = 1 << 20;
   options.jitter_ms = size % 2 == 0 ? 0 : 3000;
+  if (size == 0) kvist::replay::check_names(options);
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const auto trace =
       size % 8 == 0 ? kvist::replay::load_from_file(bytes, options) : kvist::replay::parse_trace(bytes, "fuzz", options);
