@@ -192,6 +192,10 @@ void Connection::report_bad(Session& session, EntryId id, uint64_t seq) {
   }
 }
 
+void Connection::tell_bad_blocks(Deadline deadline) {
+  if (keeper_ != nullptr && keeper_->reports_wait()) keeper_->report_bad_blocks(deadline);
+}
+
 void Connection::wake_keeper() {
   if (keeper_ != nullptr) keeper_->wake();
 }

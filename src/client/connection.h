@@ -51,6 +51,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Tells the node, soon and without waiting. Dropped (and counted) when too many wait to be told.
   void report_bad(Session& session, EntryId id, uint64_t seq);
+  // Before blocks are looked up in order to be stored: one that this client found bad must not count as there.
+  void tell_bad_blocks(Deadline deadline);
 
   // A submitted call is on its way, or there is something to give back: the keeper has to look.
   void wake_keeper();

@@ -81,6 +81,7 @@ bool Keeper::report(std::shared_ptr<Session> session, EntryId id, uint32_t gener
     const std::lock_guard lock(mutex_);
     if (bad_blocks_.size() >= kMostReports) return false;
     bad_blocks_.push_back({std::move(session), id, generation});
+    reports_waiting_.fetch_add(1, std::memory_order_relaxed);
   }
   wake();
   return true;
@@ -191,7 +192,8 @@ void Keeper::give_stock_back() {
 }
 
 void Keeper::report_bad_blocks(Deadline end) {
-  while (!end.passed()) {
+  const std::unique_lock reporting(reporting_, end.at());
+  while (reporting.owns_lock() && !end.passed()) {
     BadBlock bad;
     {
       const std::lock_guard lock(mutex_);
@@ -200,6 +202,7 @@ void Keeper::report_bad_blocks(Deadline end) {
       bad_blocks_.pop_front();
     }
     (void)bad.session->link().report_bad(bad.id, bad.generation, end);
+    reports_waiting_.fetch_sub(1, std::memory_order_release);
   }
 }
 

@@ -8,9 +8,10 @@
 // for some seconds or that another client needs, reports bad blocks, tells the node which earlier sessions are over, and,
 // where somebody waits on the completion descriptor, receives answers.
 //
-// Threads: start() and stop() are called by one; wake() and report() by any.
+// Threads: start() and stop() are called by one; wake(), and what reports, by any.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -47,6 +48,9 @@ class Keeper {
   void wake();
   // False: too many wait to be reported.
   bool report(std::shared_ptr<Session> session, EntryId id, uint32_t generation);
+  // Whether any report is not with the node yet, and telling the node those.
+  bool reports_wait() const { return reports_waiting_.load(std::memory_order_acquire) != 0; }
+  void report_bad_blocks(Deadline end);
 
  private:
   struct BadBlock {
@@ -60,7 +64,6 @@ class Keeper {
   void attend();
   void chores();
   void give_stock_back();
-  void report_bad_blocks(Deadline end);
   int wait_time_ms() const;
   bool stopping() const;
   void sleep(int ms);
@@ -85,6 +88,8 @@ class Keeper {
   mutable std::mutex mutex_;
   bool stopping_ = false;
   std::deque<BadBlock> bad_blocks_;
+  std::atomic<uint32_t> reports_waiting_{0};  // those, and the one on its way
+  std::timed_mutex reporting_;                // held, before mutex_, while reports are sent
 };
 
 }  // namespace kvist::client

@@ -222,6 +222,7 @@ Status begin_put(SpaceState* state, const Chain& chain, const PutOptions& option
   std::shared_ptr<Session> session;
   *call = {.space = state, .ref = {}, .chain = chain, .options = options, .deadline = deadline};
   if (Status status = find_session(state, &session, &call->ref); !status.ok()) return status;
+  state->connection().tell_bad_blocks(deadline);
   *tracker = std::make_shared<CommitTracker>(std::move(session), results);
   return ok_status();
 }
@@ -323,6 +324,7 @@ StatusOr<Batch> Space::reserve(const Chain& chain, std::span<const uint32_t> len
     std::shared_ptr<Session> session;
     PutCall call{.space = state_.get(), .ref = {}, .chain = chain, .options = options, .deadline = deadline};
     if (Status status = find_session(state_.get(), &session, &call.ref); !status.ok()) return status;
+    state_->connection().tell_bad_blocks(deadline);
     StatusOr<std::unique_ptr<client::BatchState>> state = client::BatchState::reserve(state_, session, call, lengths);
     if (!state.ok()) {
       note_failure(state_.get(), state.status());

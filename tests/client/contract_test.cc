@@ -585,6 +585,24 @@ TEST_P(BadBytes, EndAPrefix) {
   EXPECT_EQ(stat("pinned"), 6u) << "what lies behind it was let go of";
 }
 
+// Who finds a block bad, and computes and puts it again at once, stores it.
+TEST_P(BadBytes, AreReplacedByTheNextPut) {
+  start();
+  const Space space = open(identity("a"));
+  for (int round = 0; round < 30; ++round) {
+    chain = random_digests(random, 10);
+    put_with_a_flipped_bit(space, 9);
+    Destinations got(1, 5000);
+    ASSERT_EQ(space.get({&chain[9], 1}, got.scatters(), got.results), 0u);
+    ASSERT_EQ(got.results[0], StatusCode::kDataLoss);
+    Sources again({&chain[9], 1}, 5000);
+    ASSERT_EQ(space.put({.positions = {&chain[9], 1}, .first = 9, .parent = chain[8]}, again.gathers(), again.results), 1u)
+        << "round " << round << ": " << status_code_name(again.results[0]);
+    ASSERT_EQ(space.get({&chain[9], 1}, got.scatters(), got.results), 1u);
+    ASSERT_TRUE(got.right(0, chain[9]));
+  }
+}
+
 // What a client found just before it was closed is reported all the same.
 TEST_P(BadBytes, AreReportedByAClientThatEnds) {
   if (GetParam() == Door::kEmbedded) GTEST_SKIP() << "that pool ends with its client";
