@@ -127,6 +127,22 @@ TEST_P(Room, AChainLongerThanThePoolKeepsItsBeginning) {
 class RoomOfTwo : public Room {};
 INSTANTIATE_TEST_SUITE_P(, RoomOfTwo, testing::Values(Door::kNode), door_name);
 
+TEST_P(RoomOfTwo, WhatOneKeepsReadyIsGivenToTheOther) {
+  ASSERT_TRUE(eventually([&] { return stat("ready_bytes") == stat("capacity_bytes"); }));
+  StatusOr<Client> second = Client::connect(client_options);
+  ASSERT_TRUE(second.ok()) << second.status().to_string();
+  const Space space = open(identity("a")), other = *second->open(identity("a"));
+  // One size for each of the 16 extents. The second time a client keeps slots of each ready, which holds all of them.
+  for (int round = 0; round < 2; ++round) {
+    for (const size_t size : {64, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048}) {
+      ASSERT_EQ(put_new(space, size), StatusCode::kOk) << size;
+    }
+  }
+  EXPECT_GE(stat("reserved"), 16u);
+  // Less than it takes for a client to give back by itself what it does not use.
+  EXPECT_EQ(put_new(other, 100000, within(seconds(4))), StatusCode::kOk);
+}
+
 TEST_P(RoomOfTwo, ClientsTakeTurnsOverMoreSizesThanThePoolHasExtents) {
   StatusOr<Client> second = Client::connect(client_options);
   ASSERT_TRUE(second.ok()) << second.status().to_string();
