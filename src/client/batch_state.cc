@@ -93,6 +93,11 @@ std::shared_ptr<Commit> BatchState::next_commit(size_t* at) {
   commit->session = session_name_;
   commit->stop = stop_;
   const size_t most = session_->link().most_records();
+  // Nothing is thrown between a slot's leaving the batch and its being sent.
+  const size_t here = std::min(most, slots_.size() - *at);
+  commit->records.reserve(here);
+  commit->grants.reserve(here);
+  commit->index.reserve(here);
   for (; *at < slots_.size() && commit->records.size() < most; ++*at) {
     Slot& slot = slots_[*at];
     if (slot.grant.id == kNoEntry) continue;
@@ -111,33 +116,48 @@ std::shared_ptr<Commit> BatchState::next_commit(size_t* at) {
 
 size_t BatchState::commit(Deadline deadline) {
   const auto tracker = std::make_shared<CommitTracker>(session_, results_);
+  try {
+    send_all(*tracker, deadline);
+  } catch (...) {
+    tracker->give_up(StatusCode::kResourceExhausted);  // nobody may write results_ after this returned
+    fail_rest(StatusCode::kResourceExhausted);
+    abort();
+    throw;
+  }
+  const size_t stored = tracker->finish(deadline);
+  abort();
+  return stored;
+}
+
+void BatchState::fail_rest(StatusCode why) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].grant.id != kNoEntry) results_[i] = why;
+  }
+}
+
+// Sends what is filled, until a message cannot be sent.
+void BatchState::send_all(CommitTracker& tracker, Deadline deadline) {
   Status sent;
   for (size_t at = 0; at < slots_.size() && sent.ok();) {
     const std::shared_ptr<Commit> commit = next_commit(&at);
     if (commit->records.empty()) break;
     commit->refill_length = commit->records.back().length;
     commit->refill_count = session_->stock().ask(commit->refill_length, 0);
-    sent = tracker->send(commit, deadline);
+    sent = tracker.send(commit, deadline);
   }
-  const size_t stored = tracker->finish(deadline);
-  if (!sent.ok()) {
-    for (size_t i = 0; i < slots_.size(); ++i) {
-      if (slots_[i].grant.id != kNoEntry) results_[i] = sent.code();
-    }
-  }
-  abort();
-  return stored;
+  if (!sent.ok()) fail_rest(sent.code());
 }
 
-void BatchState::abort() {
-  std::vector<Grant> unused;
+void BatchState::abort() noexcept {
+  bool any = false;
   for (Slot& slot : slots_) {
-    if (slot.grant.id != kNoEntry) unused.push_back(slot.grant);
+    if (slot.grant.id == kNoEntry) continue;
+    any = true;
+    // Without memory to note it, it stays reserved until the connection ends.
+    guarded([&] { session_->stock().put_back({&slot.grant, 1}); }, [] {});
     slot.grant = {};
   }
-  if (unused.empty()) return;
-  session_->stock().put_back(unused);
-  space_->connection().wake_keeper();  // in case it is more than should be kept
+  if (any) space_->connection().wake_keeper();  // in case it is more than should be kept
 }
 
 }  // namespace kvist::client

@@ -30,7 +30,7 @@ class BatchState {
   std::span<std::byte> room(size_t i) const;
   Status copy(size_t i, Gather source);
   size_t commit(Deadline deadline);
-  void abort();
+  void abort() noexcept;
 
  private:
   struct Slot {
@@ -43,6 +43,8 @@ class BatchState {
   BatchState(std::shared_ptr<SpaceState> space, std::shared_ptr<Session> session, const PutCall& call);
   Status find_room(std::span<const uint32_t> absent);
   std::shared_ptr<Commit> next_commit(size_t* at);
+  void send_all(CommitTracker& tracker, Deadline deadline);
+  void fail_rest(StatusCode why);
 
   const ForkGuard guard_;
   const std::shared_ptr<SpaceState> space_;

@@ -31,8 +31,21 @@ void relax() {
 #endif
 }
 
-Status gone(const std::string& how) {
-  return unavailable("the node went away (" + how + "); the client connects again by itself");
+// Why something ended; without the text where there is no memory for it.
+Status reason(StatusCode code, std::string_view before, std::string_view text = {}, std::string_view after = {}) noexcept {
+  try {
+    return Status(code, std::string(before).append(text).append(after));
+  } catch (...) {
+    return Status(code, {});
+  }
+}
+
+Status gone(std::string_view how) noexcept {
+  return reason(StatusCode::kUnavailable, "the node went away (", how, "); the client connects again by itself");
+}
+
+std::string_view text_of(std::span<const std::byte> body) {
+  return {reinterpret_cast<const char*>(body.data()), body.size()};
 }
 
 }  // namespace
@@ -45,7 +58,7 @@ Channel::Channel(FileDescriptor socket, uint32_t max_in_flight, size_t max_packe
       packet_(std::make_unique<std::byte[]>(wire::kMaxPacket)),
       polling_(kPollingBoundNs) {}
 
-Channel::~Channel() { fail(unavailable("the client was closed")); }
+Channel::~Channel() { fail(reason(StatusCode::kUnavailable, "the client was closed")); }
 
 bool Channel::failed() const {
   const std::lock_guard lock(mutex_);
@@ -76,10 +89,10 @@ Status Channel::send(const std::shared_ptr<Exchange>& exchange, std::span<std::b
     }
   }
   if (!failure_.ok()) return failure_;
+  in_flight_.push_back(exchange);  // from here on nothing throws
   sending_ = true;
   exchange->number_ = next_number_++;
   std::memcpy(packet.data() + offsetof(wire::Header, request), &exchange->number_, sizeof(exchange->number_));
-  in_flight_.push_back(exchange);
   const Status sent = put_into_socket(lock, packet, deadline);
   sending_ = false;
   // It is in the queue still unless the channel failed meanwhile: the exchange was told then, like all that were sent.
@@ -94,7 +107,8 @@ Status Channel::send(const std::shared_ptr<Exchange>& exchange, std::span<std::b
 }
 
 // Called with the lock, which is not held while waiting.
-Status Channel::put_into_socket(std::unique_lock<std::mutex>& lock, std::span<const std::byte> packet, Deadline deadline) {
+Status Channel::put_into_socket(std::unique_lock<std::mutex>& lock, std::span<const std::byte> packet,
+                                Deadline deadline) noexcept {
   while (true) {
     lock.unlock();
     const ssize_t sent = ::send(socket_.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -107,7 +121,9 @@ Status Channel::put_into_socket(std::unique_lock<std::mutex>& lock, std::span<co
       return failure_;
     }
     if (error == EINTR) continue;
-    if (deadline.passed()) return deadline_exceeded("the node does not read its socket; nothing was sent");
+    if (deadline.passed()) {
+      return reason(StatusCode::kDeadlineExceeded, "the node does not read its socket; nothing was sent");
+    }
     // The socket is full. The node may itself be waiting for us to read.
     const bool leader = !std::exchange(leading_, true);
     lock.unlock();
@@ -193,8 +209,9 @@ void Channel::pass_lead_on() {
   if (waiting_for_room_ > 0) room_.notify_one();
 }
 
-// The mutex is held, but not while the exchange takes its answer; leading_ keeps others from overtaking meanwhile.
-void Channel::hand_over(std::unique_lock<std::mutex>& lock, size_t bytes) {
+// The mutex is held, but not while the exchange takes its answer; leading_ keeps others from overtaking meanwhile. An answer
+// that could not be taken in is lost, and nobody knows what it would have changed: then the conversation is over.
+void Channel::hand_over(std::unique_lock<std::mutex>& lock, size_t bytes) noexcept {
   ++received_;
   wire::Header header;
   std::span<const std::byte> body;
@@ -204,42 +221,40 @@ void Channel::hand_over(std::unique_lock<std::mutex>& lock, size_t bytes) {
           (static_cast<uint16_t>(in_flight_.front()->type_) | static_cast<uint16_t>(wire::MessageType::kAnswer))) {
     // The node refuses what it cannot read with a message that answers no request in particular.
     const bool refusal = ours && header.status != 0;
-    fail_locked(lock, refusal
-                          ? gone(std::string(reinterpret_cast<const char*>(body.data()), std::min<size_t>(body.size(), 512)))
-                          : gone("it sent what is no answer to any request"));
+    fail_locked(lock, gone(refusal ? text_of(body).substr(0, 512) : "it sent what is no answer to any request"));
     return;
   }
   const std::shared_ptr<Exchange> exchange = std::move(in_flight_.front());
   in_flight_.pop_front();
   lock.unlock();
   Status status;
-  if (header.status != 0) {
-    status = Status(wire::status_code_of(header.status), std::string(reinterpret_cast<const char*>(body.data()), body.size()));
-  }
-  exchange->take(status, status.ok() ? body : std::span<const std::byte>());
+  if (header.status != 0) status = reason(wire::status_code_of(header.status), text_of(body));
+  const bool taken = exchange->take(status, status.ok() ? body : std::span<const std::byte>());
   lock.lock();
+  if (!taken) fail_locked(lock, gone("there was no memory to take its answer in"));
   exchange->done_ = true;
   exchange->answered_.notify_all();
   if (waiting_for_room_ > 0) room_.notify_all();
 }
 
-void Channel::fail(const Status& why) {
+void Channel::fail(const Status& why) noexcept {
   std::unique_lock lock(mutex_);
   fail_locked(lock, why);
 }
 
-void Channel::fail_locked(std::unique_lock<std::mutex>& lock, const Status& why) {
+void Channel::fail_locked(std::unique_lock<std::mutex>& lock, const Status& why) noexcept {
   if (!failure_.ok()) return;
   failure_ = why;
   (void)::shutdown(socket_.get(), SHUT_RDWR);
-  std::deque<std::shared_ptr<Exchange>> unanswered = std::exchange(in_flight_, {});
+  unanswered_.swap(in_flight_);  // this thread's from now on: a channel fails once
   lock.unlock();
-  for (const std::shared_ptr<Exchange>& exchange : unanswered) exchange->take(why, {});
+  for (const std::shared_ptr<Exchange>& exchange : unanswered_) (void)exchange->take(why, {});
   lock.lock();
-  for (const std::shared_ptr<Exchange>& exchange : unanswered) {
+  for (const std::shared_ptr<Exchange>& exchange : unanswered_) {
     exchange->done_ = true;
     exchange->answered_.notify_all();
   }
+  unanswered_.clear();
   room_.notify_all();
 }
 

@@ -36,7 +36,8 @@ namespace kvist::client {
 class Exchange {
  public:
   // `take`: called once, by whichever thread received the answer or found that there will be none: the status is the
-  // node's, or kUnavailable; the body is valid during the call only. No lock of the channel is held.
+  // node's, or kUnavailable; the body is valid during the call only. No lock of the channel is held. One that throws for
+  // lack of memory ends the conversation: it must have left behind what says that the answer was not taken in.
   using Take = std::function<void(const Status& status, std::span<const std::byte> body)>;
 
   Exchange(wire::MessageType type, Take take) : type_(type), take_(std::move(take)) {}
@@ -44,9 +45,14 @@ class Exchange {
  private:
   friend class Channel;
   // What the callback holds is let go at once: it may own what owns this exchange.
-  void take(const Status& status, std::span<const std::byte> body) {
+  bool take(const Status& status, std::span<const std::byte> body) noexcept {
     const Take once = std::move(take_);
-    once(status, body);
+    try {
+      once(status, body);
+    } catch (...) {
+      return false;
+    }
+    return true;
   }
 
   wire::MessageType type_;
@@ -77,7 +83,7 @@ class Channel {
   bool receive(Deadline deadline);
 
   // Ends the conversation: everything on its way is answered with `why`, further calls fail with it.
-  void fail(const Status& why);
+  void fail(const Status& why) noexcept;
   bool failed() const;
   // Requests that are not answered yet.
   size_t in_flight() const;
@@ -95,9 +101,9 @@ class Channel {
   Event await_packet(Deadline deadline, bool or_writable, size_t* bytes);
   Event poll_socket(Deadline deadline, bool or_writable);
   Event read_packet(size_t* bytes);
-  void hand_over(std::unique_lock<std::mutex>& lock, size_t bytes);
-  void fail_locked(std::unique_lock<std::mutex>& lock, const Status& why);
-  Status put_into_socket(std::unique_lock<std::mutex>& lock, std::span<const std::byte> packet, Deadline deadline);
+  void hand_over(std::unique_lock<std::mutex>& lock, size_t bytes) noexcept;
+  void fail_locked(std::unique_lock<std::mutex>& lock, const Status& why) noexcept;
+  Status put_into_socket(std::unique_lock<std::mutex>& lock, std::span<const std::byte> packet, Deadline deadline) noexcept;
 
   FileDescriptor socket_;
   const uint32_t max_in_flight_;
@@ -109,6 +115,7 @@ class Channel {
   std::condition_variable room_;  // for threads that wait to send, or to receive just anything
   uint32_t waiting_for_room_ = 0;
   std::deque<std::shared_ptr<Exchange>> in_flight_;  // in the order of their numbers, which is that of their answers
+  std::deque<std::shared_ptr<Exchange>> unanswered_;  // when it failed
   uint32_t next_number_ = 1;
   uint64_t received_ = 0;
   bool leading_ = false;  // a thread reads the socket

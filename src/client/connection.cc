@@ -21,8 +21,6 @@ std::string program_name() {
 
 }  // namespace
 
-Status no_memory_error() { return resource_exhausted("this process has no memory left for the client's own bookkeeping"); }
-
 // ---- life ---------------------------------------------------------------------------------------------------------
 
 Connection::Connection(const Parameters& parameters)
@@ -35,7 +33,7 @@ Connection::Connection(const Parameters& parameters)
 Connection::~Connection() {
   if (keeper_ != nullptr) keeper_->stop();
   submissions_.stop();
-  if (session_ != nullptr) session_->link().settle(within(kFarewell));
+  if (session_ != nullptr) guarded([this] { session_->link().settle(within(kFarewell)); }, [] {});
   surroundings_.side->replace(nullptr);
 }
 
@@ -110,6 +108,7 @@ void Connection::part_with(const std::shared_ptr<Session>& session, const Status
   std::vector<std::shared_ptr<SpaceState>> spaces;
   {
     const std::lock_guard lock(mutex_);
+    spaces.reserve(spaces_.size());  // from here on nothing throws
     why_not_ = why;
     if (session == nullptr || session_ != session) return;
     session_ = nullptr;

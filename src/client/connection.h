@@ -15,6 +15,7 @@
 #include "client/copy_rate.h"
 #include "client/counters.h"
 #include "client/fork_guard.h"
+#include "client/guarded.h"
 #include "client/read_side.h"
 #include "client/session.h"
 #include "client/space_state.h"
@@ -89,17 +90,5 @@ class Connection : public std::enable_shared_from_this<Connection> {
   uint64_t spaces_opened_ = 0;
   std::unique_ptr<Keeper> keeper_;  // null when embedded
 };
-
-// No exception of the library's own leaves the client: what can be thrown is a lack of memory or of threads.
-template <typename Call, typename OnFailure>
-auto guarded(Call&& call, OnFailure&& on_failure) noexcept -> decltype(call()) {
-  try {
-    return call();
-  } catch (...) {
-    return on_failure();
-  }
-}
-
-Status no_memory_error();
 
 }  // namespace kvist::client

@@ -48,7 +48,12 @@ void sleep_ms(int ms) {
   (void)::nanosleep(&time, nullptr);
 }
 
-StatusOr<FileDescriptor> connect_to(const std::string& argument, const std::string& path, Deadline deadline) {
+constexpr int kLookMs = 50;  // between looks at whether the client is being closed
+
+Status being_closed() { return cancelled("the client was closed"); }
+
+StatusOr<FileDescriptor> connect_to(const std::string& argument, const std::string& path, Deadline deadline,
+                                    const std::atomic<bool>& stop) {
   FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) {
     return resource_exhausted(std::string("no socket can be made: ") + std::strerror(errno) + " (see `ulimit -n`)");
@@ -61,6 +66,7 @@ StatusOr<FileDescriptor> connect_to(const std::string& argument, const std::stri
     if (errno != EAGAIN) return nobody_listens(argument, path, errno);
     // The node has a full queue of connections to take; there is nothing to poll for.
     if (deadline.passed()) return no_answer(path);
+    if (stop) return being_closed();
     sleep_ms(std::min(5, deadline.left_ms()));
   }
   return socket;
@@ -108,7 +114,8 @@ void take_descriptors(msghdr* message, std::span<FileDescriptor> out, size_t* co
   }
 }
 
-StatusOr<Answered> read_welcome(FileDescriptor socket, const std::string& path, Deadline deadline) {
+StatusOr<Answered> read_welcome(FileDescriptor socket, const std::string& path, Deadline deadline,
+                                const std::atomic<bool>& stop) {
   std::vector<std::byte> packet(wire::kMaxPacket);
   alignas(cmsghdr) char control[CMSG_SPACE(16 * sizeof(int))];
   iovec piece = {packet.data(), packet.size()};
@@ -122,8 +129,9 @@ StatusOr<Answered> read_welcome(FileDescriptor socket, const std::string& path, 
     if (errno == EINTR) continue;
     if (errno != EAGAIN) return unavailable("the node at " + path + " closed the connection: " + std::strerror(errno));
     if (deadline.passed()) return no_answer(path);
+    if (stop) return being_closed();
     pollfd wanted = {socket.get(), POLLIN, 0};
-    (void)::poll(&wanted, 1, deadline.left_ms());
+    (void)::poll(&wanted, 1, std::min(kLookMs, deadline.left_ms()));
   }
   Answered answered;
   std::array<FileDescriptor, 5> descriptors;
@@ -156,13 +164,13 @@ StatusOr<Answered> read_welcome(FileDescriptor socket, const std::string& path, 
 
 }  // namespace
 
-StatusOr<Answered> dial(const Introduction& introduction, Deadline deadline) {
+StatusOr<Answered> dial(const Introduction& introduction, Deadline deadline, const std::atomic<bool>& stop) {
   const std::string path = find_socket(introduction.socket);
   if (Status status = check_socket_path(path); !status.ok()) return status;
   if (std::max({introduction.token.size(), introduction.domain.size(), introduction.name.size()}) > wire::kMaxText) {
     return invalid_argument("token, domain and name have at most " + std::to_string(wire::kMaxText) + " bytes each");
   }
-  StatusOr<FileDescriptor> socket = connect_to(introduction.socket, path, deadline);
+  StatusOr<FileDescriptor> socket = connect_to(introduction.socket, path, deadline, stop);
   if (!socket.ok()) return socket.status();
   wire::Builder packet = hello(introduction);
   const std::span<const std::byte> bytes = packet.finish();
@@ -170,7 +178,7 @@ StatusOr<Answered> dial(const Introduction& introduction, Deadline deadline) {
   if (sent != static_cast<ssize_t>(bytes.size())) {
     return unavailable("the node at " + path + " took no message: " + (sent < 0 ? std::strerror(errno) : "it was cut"));
   }
-  return read_welcome(*std::move(socket), path, deadline);
+  return read_welcome(*std::move(socket), path, deadline, stop);
 }
 
 }  // namespace kvist::client

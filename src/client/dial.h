@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <string>
 
 #include "kvist/status.h"
@@ -24,8 +25,9 @@ struct Answered {
   FileDescriptor bell;                   // wire::kRoomBell; invalid: the node has none
 };
 
-// kUnavailable: nobody listens, or nobody answers by the deadline; the message says where was looked, and what to do. The
-// node's own refusals come as they are: kUnauthenticated, kPermissionDenied, kUnimplemented, kResourceExhausted.
-StatusOr<Answered> dial(const Introduction& introduction, Deadline deadline);
+// kUnavailable: nobody listens, or nobody answers by the deadline; the message says where was looked, and what to do. Soon
+// after `stop` became true: kCancelled. The node's own refusals come as they are: kUnauthenticated, kPermissionDenied,
+// kNotFound (no such domain), kUnimplemented, kResourceExhausted.
+StatusOr<Answered> dial(const Introduction& introduction, Deadline deadline, const std::atomic<bool>& stop);
 
 }  // namespace kvist::client

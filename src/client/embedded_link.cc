@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "base/bytes.h"
+#include "client/guarded.h"
 #include "client/quiet_thread.h"
 #include "wire/local.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 constexpr SessionId kOnlySession = 1;
 constexpr std::chrono::milliseconds kBusyPause{10};  // between maintenance steps while there are calls
+constexpr std::chrono::milliseconds kNoMemoryPause{100};
 constexpr uint32_t kMostListed = 2048;
 
 StatusOr<PinTable*> make_pin_table(uint32_t capacity) {
@@ -161,8 +163,27 @@ bool EmbeddedLink::populate_one(uint32_t extent) {
 }
 
 void EmbeddedLink::run() {
-  for (uint32_t extent = 0; populate_one(extent); ++extent) {
+  const auto populate = [this] {
+    for (uint32_t extent = 0; populate_one(extent); ++extent) {
+    }
+  };
+  guarded(populate, [] {});
+  bool stopped = false;
+  while (!stopped) {
+    stopped = guarded(
+        [this] {
+          maintain();
+          return true;
+        },
+        [] {
+          std::this_thread::sleep_for(kNoMemoryPause);
+          return false;
+        });
   }
+}
+
+// Until the pool is to end.
+void EmbeddedLink::maintain() {
   const std::chrono::milliseconds tick(memory_->config().tick_ms);
   std::unique_lock lock(mutex_);
   while (!stopping_) {
@@ -219,27 +240,34 @@ Status EmbeddedLink::reserve(uint32_t length, uint32_t count, GrantStop* stop, D
 Status EmbeddedLink::commit(const std::shared_ptr<Commit>& commit, Deadline) {
   std::vector<Grant> grants;
   GrantStop stop = GrantStop::kNone;
-  {
+  std::vector<CommitCode> codes(commit->records.size());
+  commit->codes.resize(codes.size());
+  commit->status = Status(StatusCode::kUnavailable, {});
+  const auto run = [&] {
     const std::lock_guard lock(mutex_);
     changed_locked();
-    std::vector<CommitCode> codes(commit->records.size());
     pool_->commit(kOnlySession, commit->space, commit->records, codes);
-    for (const CommitCode code : codes) commit->codes.push_back(static_cast<uint8_t>(code));
+    for (size_t i = 0; i < codes.size(); ++i) commit->codes[i] = static_cast<uint8_t>(codes[i]);
+    commit->status = ok_status();
     if (!commit->records.empty() && !(commit->session.empty() && commit->stop.empty())) {
       pool_->note_use(commit->space, commit->records.back().digest, commit->session, commit->stop);
     }
     if (commit->refill_count > 0) grants = grant_locked(commit->refill_length, commit->refill_count, &stop);
-  }
-  sink_->granted(commit->refill_length, commit->refill_count, grants, stop);
+  };
+  // From here on it counts as sent: lack of memory must not make the caller believe that the slots are its own.
+  guarded(run, [] {});
+  guarded([&] { sink_->granted(commit->refill_length, commit->refill_count, grants, stop); }, [] {});
   commit->follower->answered(*commit);
   return ok_status();
 }
 
-Status EmbeddedLink::give_back(std::span<const Grant> grants, Deadline) {
+Status EmbeddedLink::give_back(std::span<const Grant> grants, size_t* sent, Deadline) {
+  *sent = 0;
   std::vector<std::pair<EntryId, uint32_t>> slots;
   slots.reserve(grants.size());
   for (const Grant& grant : grants) slots.emplace_back(grant.id, grant.generation);
   const std::lock_guard lock(mutex_);
+  *sent = grants.size();
   pool_->give_back(kOnlySession, slots);
   return ok_status();
 }

@@ -55,7 +55,7 @@ class EmbeddedLink final : public Link {
   Status commit(const std::shared_ptr<Commit>& commit, Deadline deadline) override;
   bool wait(Commit&, Deadline) override { return true; }
   bool receive(Deadline) override { return false; }
-  Status give_back(std::span<const Grant> grants, Deadline deadline) override;
+  Status give_back(std::span<const Grant> grants, size_t* sent, Deadline deadline) override;
   Status remove(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> results,
                 Deadline deadline) override;
   StatusOr<uint64_t> flush(std::string_view alias, Deadline deadline) override;
@@ -72,6 +72,7 @@ class EmbeddedLink final : public Link {
 
  private:
   void run();
+  void maintain();
   void changed_locked();
   bool populate_one(uint32_t extent);
   std::vector<Grant> grant_locked(uint32_t length, uint32_t count, GrantStop* stop);

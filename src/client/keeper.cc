@@ -18,10 +18,10 @@ namespace {
 constexpr std::chrono::milliseconds kAttempt{2000};  // for one connection, welcome included
 constexpr int kFirstPauseMs = 10;                    // doubled with each failed attempt
 constexpr int kLongestPauseMs = 1000;
-constexpr std::chrono::milliseconds kChore{1000};       // for one message of chores()
+constexpr std::chrono::milliseconds kChore{200};        // for one kind of chore; what is left has its next turn
 constexpr std::chrono::milliseconds kBeforeFaults{50};  // a command that is over by then need not fault anything in
 constexpr std::chrono::milliseconds kFaultPause{100};   // between looks for extents that got their memory
-constexpr std::chrono::milliseconds kFarewell{200};     // for the reports that are left at the end
+constexpr std::chrono::milliseconds kFarewell{200};     // for the reports and farewells that are left at the end
 constexpr std::chrono::seconds kStockIdle{5};
 constexpr size_t kMostReports = 64;
 
@@ -47,18 +47,16 @@ Status Keeper::start() {
 }
 
 void Keeper::stop() {
+  std::shared_ptr<Session> joining;
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    joining = joining_;
   }
+  if (joining != nullptr) joining->link().fail(Status(StatusCode::kUnavailable, {}));
   wake();
   if (thread_.joinable()) thread_.join();
   session_.reset();
-}
-
-bool Keeper::stopping() const {
-  const std::lock_guard lock(mutex_);
-  return stopping_;
 }
 
 void Keeper::wake() {
@@ -90,7 +88,7 @@ bool Keeper::report(std::shared_ptr<Session> session, EntryId id, uint32_t gener
 // ---- connecting ---------------------------------------------------------------------------------------------------
 
 Status Keeper::connect(Deadline deadline) {
-  StatusOr<Answered> answered = dial(parameters_.introduction, deadline);
+  StatusOr<Answered> answered = dial(parameters_.introduction, deadline, stopping_);
   if (!answered.ok()) return answered.status();
   const wire::Welcome& welcome = answered->welcome;
   StatusOr<NodeMemory> memory = map_node_memory(welcome, answered->memory);
@@ -104,15 +102,27 @@ Status Keeper::connect(Deadline deadline) {
   auto link = std::make_unique<SocketLink>(std::move(answered->socket), welcome, &session->stock());
   const int socket = link->channel().fd();
   session->attach(std::move(link));
-  if (Status status = connection_.adopt(session, deadline); !status.ok()) return status;
+  prefaulter_.emplace(session->memory());
+  if (Status status = join(session, deadline); !status.ok()) return status;
   session_ = session;
   socket_ = socket;
   bell_ = std::move(answered->bell);
   failed_attempts_ = 0;
-  prefaulter_.emplace(session->memory());
   prefault_ = Prefaulter::Next::kLater;
   connected_at_ = stock_checked_at_ = Deadline::Clock::now();
   return ok_status();
+}
+
+Status Keeper::join(const std::shared_ptr<Session>& session, Deadline deadline) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return cancelled("the client was closed");
+    joining_ = session;
+  }
+  Status status = guarded([&] { return connection_.adopt(session, deadline); }, no_memory_error);
+  const std::lock_guard lock(mutex_);
+  joining_ = nullptr;
+  return status;
 }
 
 void Keeper::try_again() {
@@ -132,14 +142,14 @@ void Keeper::try_again() {
 // ---- attending ----------------------------------------------------------------------------------------------------
 
 void Keeper::run() {
-  while (!stopping()) {
-    if (session_ == nullptr) {
-      try_again();
-    } else {
-      attend();
-    }
-  }
-  report_bad_blocks(within(kFarewell));  // a client that reads a little and ends has nobody else who says it
+  const auto once = [this] { session_ == nullptr ? try_again() : attend(); };
+  while (!stopping()) guarded(once, [this] { sleep(kLongestPauseMs); });  // there may be memory again later
+  // A client that reads a little and ends has nobody else who says it.
+  const auto last = [this, end = within(kFarewell)] {
+    report_bad_blocks(end);
+    if (session_ != nullptr) take_leave(end);
+  };
+  guarded(last, [] {});
 }
 
 int Keeper::wait_time_ms() const {
@@ -170,9 +180,11 @@ void Keeper::attend() {
   if ((wanted[1].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0) {
     const Status why = unavailable("the node went away; the client connects again by itself");
     session_->link().fail(why);
+    prefault_ = Prefaulter::Next::kDone;
     prefaulter_.reset();
     bell_.reset();
-    connection_.part_with(std::exchange(session_, nullptr), why);
+    connection_.part_with(session_, why);
+    session_.reset();
     return;
   }
   if ((wanted[2].revents & POLLIN) != 0) give_stock_back();
@@ -187,7 +199,7 @@ void Keeper::give_stock_back() {
   while (session_->link().receive(within(std::chrono::nanoseconds(0)))) {
   }
   if (const std::vector<Grant> stock = session_->stock().everything(); !stock.empty()) {
-    (void)session_->link().give_back(stock, within(kChore));
+    (void)session_->give_back(stock, within(kChore));
   }
 }
 
@@ -201,8 +213,30 @@ void Keeper::report_bad_blocks(Deadline end) {
       bad = std::move(bad_blocks_.front());
       bad_blocks_.pop_front();
     }
-    (void)bad.session->link().report_bad(bad.id, bad.generation, end);
+    const auto tell = [&] { return bad.session->link().report_bad(bad.id, bad.generation, end).code(); };
+    const StatusCode told = guarded(tell, [] { return StatusCode::kResourceExhausted; });
+    if (told == StatusCode::kDeadlineExceeded) {  // to be said again: the node may not have heard it
+      const std::lock_guard lock(mutex_);
+      bad_blocks_.push_front(std::move(bad));
+      return;
+    }
+    const bool dropped = told == StatusCode::kUnavailable || told == StatusCode::kResourceExhausted;
+    count(connection_.counters().reports_dropped, dropped ? 1 : 0);
     reports_waiting_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+// Tells the node of sessions that it need not keep any more.
+void Keeper::take_leave(Deadline end) {
+  Farewells& farewells = *connection_.surroundings().farewells;
+  for (size_t left = farewells.size(); left > 0 && !end.passed(); --left) {
+    const std::optional<Farewells::Farewell> farewell = farewells.take();
+    if (!farewell) return;
+    if (farewell->incarnation != session_->self().incarnation) continue;  // that run of the node is over
+    const StatusCode told = session_->link().release(farewell->session, farewell->cookie, end).code();
+    if (told != StatusCode::kUnavailable && told != StatusCode::kDeadlineExceeded) continue;
+    farewells.add(*farewell);  // to be said again: the node may not have heard it, and does not mind hearing it twice
+    return;
   }
 }
 
@@ -211,16 +245,14 @@ void Keeper::chores() {
     prefault_ = prefaulter_->step();
   }
   report_bad_blocks(within(kChore));
+  if (stopping()) return;
   const auto now = Deadline::Clock::now();
   const bool idle = now - stock_checked_at_ >= kStockIdle;
   if (idle) stock_checked_at_ = now;
   if (const std::vector<Grant> surplus = session_->stock().surplus(idle); !surplus.empty()) {
-    (void)session_->link().give_back(surplus, within(kChore));
+    (void)session_->give_back(surplus, within(kChore));
   }
-  for (const Farewells::Farewell& farewell : connection_.surroundings().farewells->take()) {
-    if (farewell.incarnation != session_->self().incarnation) continue;  // that run of the node is over
-    (void)session_->link().release(farewell.session, farewell.cookie, within(kChore));
-  }
+  if (!stopping()) take_leave(within(kChore));
 }
 
 }  // namespace kvist::client

@@ -65,7 +65,9 @@ class Keeper {
   void chores();
   void give_stock_back();
   int wait_time_ms() const;
-  bool stopping() const;
+  Status join(const std::shared_ptr<Session>& session, Deadline deadline);
+  void take_leave(Deadline end);
+  bool stopping() const { return stopping_; }
   void sleep(int ms);
   void drain_wakes();
 
@@ -85,8 +87,9 @@ class Keeper {
   Deadline::Clock::time_point connected_at_, stock_checked_at_;
   Deadline next_expiry_;
 
-  mutable std::mutex mutex_;
-  bool stopping_ = false;
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;
+  std::shared_ptr<Session> joining_;  // one that is being told of the open spaces; stop() does not wait for that
   std::deque<BadBlock> bad_blocks_;
   std::atomic<uint32_t> reports_waiting_{0};  // those, and the one on its way
   std::timed_mutex reporting_;                // held, before mutex_, while reports are sent

@@ -35,7 +35,7 @@ class CommitFollower {
  public:
   virtual ~CommitFollower() = default;
   // From whichever thread received the answer or noticed that there will be none (commit.status). Once.
-  virtual void answered(Commit& commit) = 0;
+  virtual void answered(Commit& commit) noexcept = 0;
 };
 
 // Filled slots on their way to becoming blocks: one message.
@@ -81,7 +81,9 @@ class Link {
   // Takes in what has been answered, waiting for one answer until the deadline if there is any to come. False: nothing came.
   virtual bool receive(Deadline deadline) = 0;
 
-  virtual Status give_back(std::span<const Grant> grants, Deadline deadline) = 0;
+  // *sent: how many of them, from the first on, the node was told of. Those are its own again, whatever the status says;
+  // the others are still this client's.
+  virtual Status give_back(std::span<const Grant> grants, size_t* sent, Deadline deadline) = 0;
   // Unless OK, results that the node did not give are the status's code.
   virtual Status remove(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> results,
                         Deadline deadline) = 0;

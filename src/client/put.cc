@@ -58,15 +58,20 @@ StatusCode result_of(CommitCode code) {
 // ---- what became of commits ---------------------------------------------------------------------------------------
 
 Status CommitTracker::send(const std::shared_ptr<Commit>& commit, Deadline deadline) {
-  {
-    const std::lock_guard lock(mutex_);
-    unanswered_.push_back(commit);
-  }
   commit->follower = shared_from_this();
-  fence_fills();
-  Status sent = session_->link().commit(commit, deadline);
+  const auto try_to = [&] {
+    {
+      const std::lock_guard lock(mutex_);
+      unanswered_.push_back(commit);
+    }
+    fence_fills();
+    return session_->link().commit(commit, deadline);
+  };
+  // What a link throws, it throws before it has sent anything.
+  Status sent = guarded(try_to, no_memory_error);
   if (sent.ok()) return sent;
   session_->stock().put_back(commit->grants);
+  commit->grants.clear();
   const std::lock_guard lock(mutex_);
   std::erase(unanswered_, commit);
   commit->follower.reset();
@@ -76,8 +81,8 @@ Status CommitTracker::send(const std::shared_ptr<Commit>& commit, Deadline deadl
   return sent;
 }
 
-void CommitTracker::answered(Commit& commit) {
-  std::vector<Grant> unused;
+void CommitTracker::answered(Commit& commit) noexcept {
+  size_t unused = 0;  // of the commit's grants, moved to the front
   uint64_t stored_bytes = 0, stored = 0, there = 0, refused = 0;
   std::unique_lock lock(mutex_);
   for (size_t k = 0; k < commit.records.size(); ++k) {
@@ -87,14 +92,16 @@ void CommitTracker::answered(Commit& commit) {
     if (result == StatusCode::kOk) {
       ++stored;
       stored_bytes += commit.records[k].length;
-    } else if (code != CommitCode::kBadGrant) {
-      unused.push_back(commit.grants[k]);  // it is ours still
+    } else if (result != StatusCode::kAborted && result != StatusCode::kUnknown && result != StatusCode::kUnavailable) {
+      commit.grants[unused++] = commit.grants[k];  // it is ours still, as far as the node said so
     }
     there += result == StatusCode::kAlreadyExists;
     refused += result == StatusCode::kResourceExhausted;
   }
   stored_ += stored;
-  if (!unused.empty()) session_->stock().put_back(unused);
+  // Without memory to note them the slots stay reserved; the node takes them back when the connection ends.
+  const auto keep = [&] { session_->stock().put_back(std::span(commit.grants).first(unused)); };
+  if (unused > 0) guarded(keep, [&] { session_->link().fail(Status(StatusCode::kUnavailable, {})); });
   Counters& counters = session_->counters();
   count(counters.blocks_put, stored);
   count(counters.bytes_put, stored_bytes);
@@ -194,7 +201,7 @@ Status SlotFinder::find(uint32_t length, size_t count, std::vector<Grant>* out, 
     if (session_.stock().take(length, count, out) > 0) return ok_status();
     if (stop == GrantStop::kPoolPinned || stop == GrantStop::kEvicting) {
       if (const std::vector<Grant> others = session_.stock().others(length); !others.empty()) {
-        if (Status status = session_.link().give_back(others, deadline); !status.ok()) return status;
+        if (Status status = session_.give_back(others, deadline); !status.ok()) return status;
         continue;
       }
     }
@@ -293,29 +300,47 @@ class Putter {
   void put_chunk(size_t begin, size_t end) {
     find_absent(begin, end);
     grants_.clear();
+    std::shared_ptr<Commit> commit = new_commit();
+    try {
+      fill_absent(&commit);
+    } catch (...) {
+      session_.stock().put_back(grants_);
+      if (commit->follower == nullptr) session_.stock().put_back(commit->grants);
+      throw;
+    }
+    send(&commit);
+  }
+
+  // With room for a chunk, so that no slot that was filled is lost for lack of memory.
+  std::shared_ptr<Commit> new_commit() const {
     auto commit = std::make_shared<Commit>();
     commit->space = call_.ref;
     commit->session = call_.options.session;
     commit->stop = call_.options.stop;
     commit->records.reserve(absent_.size());
+    commit->grants.reserve(absent_.size());
+    commit->index.reserve(absent_.size());
+    return commit;
+  }
+
+  void fill_absent(std::shared_ptr<Commit>* commit) {
     for (size_t k = 0; k < absent_.size();) {
       const auto length = static_cast<uint32_t>(total_bytes(sources_[absent_[k]]));
       size_t same = k + 1;
       while (same < absent_.size() && total_bytes(sources_[absent_[same]]) == length) ++same;
       // Room for fewer than were wanted: what there is is used, and committed if its slots are what more room waits for.
       for (; k < same; ++k) {
-        if (grants_.empty() && !find_room(k, same - k, &commit)) {
+        if (grants_.empty() && !find_room(k, same - k, commit)) {
           fail_rest(k, same);
           k = same;
           break;
         }
         if (k + 1 < absent_.size()) fetch_ahead(sources_[absent_[k + 1]]);
-        fill(absent_[k], length, commit.get());
+        fill(absent_[k], length, commit->get());
       }
       session_.stock().put_back(grants_);
       grants_.clear();
     }
-    send(&commit);
   }
 
   const Copier& copier() const { return call_.space->connection().copier(); }
@@ -353,10 +378,7 @@ class Putter {
     const auto length = static_cast<uint32_t>(total_bytes(sources_[absent_[k]]));
     if (session_.stock().take(length, count, &grants_) > 0) return true;
     if (!(*commit)->records.empty()) {
-      auto next = std::make_shared<Commit>();
-      next->space = (*commit)->space;
-      next->session = (*commit)->session;
-      next->stop = (*commit)->stop;
+      std::shared_ptr<Commit> next = new_commit();
       send(commit);
       *commit = std::move(next);
       if (!stopped_.ok()) return false;

@@ -50,7 +50,7 @@ class CommitTracker final : public CommitFollower, public Submitted, public std:
   // Waits for all; what is not answered by the deadline gets kDeadlineExceeded. Returns how many blocks were stored.
   size_t finish(Deadline deadline);
 
-  void answered(Commit& commit) override;
+  void answered(Commit& commit) noexcept override;
   void give_up(StatusCode why) override;
 
  private:

@@ -1,18 +1,27 @@
 #include "client/session.h"
 
+#include "client/guarded.h"
 #include "client/read_side.h"
 
 namespace kvist::client {
 
-void Farewells::add(const Farewell& farewell) {
+void Farewells::add(const Farewell& farewell) noexcept {
   const std::lock_guard lock(mutex_);
   if (waiting_.size() >= kMost) waiting_.erase(waiting_.begin());
   waiting_.push_back(farewell);
 }
 
-std::vector<Farewells::Farewell> Farewells::take() {
+std::optional<Farewells::Farewell> Farewells::take() {
   const std::lock_guard lock(mutex_);
-  return std::exchange(waiting_, {});
+  if (waiting_.empty()) return std::nullopt;
+  const Farewell oldest = waiting_.front();
+  waiting_.erase(waiting_.begin());
+  return oldest;
+}
+
+size_t Farewells::size() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_.size();
 }
 
 Session::Session(Surroundings surroundings, NodeMemory memory, Farewells::Farewell self, uint64_t stock_bytes,
@@ -31,7 +40,21 @@ Session::~Session() {
   surroundings_.counters->end(memory_.pins);
   if (link_ == nullptr) return;
   // Nothing of this session is in use any more. The node hears it on this connection, or if that is lost on the next.
-  if (!link_->bye()) surroundings_.farewells->add(self_);
+  const bool told = guarded([this] { return link_->bye(); }, [] { return false; });
+  if (!told) surroundings_.farewells->add(self_);
+}
+
+Status Session::give_back(std::span<const Grant> grants, Deadline deadline) {
+  size_t sent = 0;
+  struct Rest {
+    Stock& stock;
+    std::span<const Grant> grants;
+    const size_t& sent;
+    ~Rest() {
+      if (sent < grants.size()) stock.put_back(grants.subspan(sent));
+    }
+  } rest{stock_, grants, sent};  // whatever is thrown
+  return link_->give_back(grants, &sent, deadline);
 }
 
 void Session::bind(uint32_t index, SpaceRef space) {

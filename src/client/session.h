@@ -9,6 +9,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,12 +32,15 @@ class Farewells {
     uint64_t session = 0;
     uint64_t cookie = 0;
   };
-  void add(const Farewell& farewell);
-  std::vector<Farewell> take();
+  Farewells() { waiting_.reserve(kMost); }
+  void add(const Farewell& farewell) noexcept;
+  // The oldest.
+  std::optional<Farewell> take();
+  size_t size() const;
 
  private:
   static constexpr size_t kMost = 256;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<Farewell> waiting_;
 };
 
@@ -62,6 +66,9 @@ class Session : public std::enable_shared_from_this<Session> {
   const Reader& reader() const { return memory_.reader; }
   Link& link() { return *link_; }
   Stock& stock() { return stock_; }
+  // Tells the node that slots which were taken out of the stock are not needed. Those that it could not be told of are in
+  // the stock again: it counts them as this client's until it hears of them.
+  Status give_back(std::span<const Grant> grants, Deadline deadline);
   Counters& counters() { return *surroundings_.counters; }
   const Farewells::Farewell& self() const { return self_; }
 

@@ -11,6 +11,9 @@ constexpr std::chrono::milliseconds kGoodbye{200};
 
 Status malformed_answer() { return unavailable("the node's answer could not be read; use client and node of one release"); }
 
+// Of an answer for which there was no memory.
+Status not_taken_in() { return unavailable("there was no memory to take the node's answer in"); }
+
 std::vector<Grant> grants_of(const std::vector<wire::GrantItem>& items) {
   std::vector<Grant> grants;
   grants.reserve(items.size());
@@ -31,22 +34,38 @@ SocketLink::SocketLink(FileDescriptor socket, const wire::Welcome& welcome, Gran
       channel_(std::move(socket), limited(welcome.max_in_flight, wire::kMaxInFlight),
                std::clamp<size_t>(welcome.max_packet, 4096, wire::kMaxPacket)) {}
 
-Status SocketLink::ask(MessageType type, wire::Builder& packet, std::vector<std::byte>* answer, Deadline deadline) {
-  struct Kept {
-    Status status;
+struct SocketLink::Question {
+  struct Answer {
+    Status status = not_taken_in();
     std::vector<std::byte> body;
   };
-  auto kept = std::make_shared<Kept>();
-  auto exchange = std::make_shared<Exchange>(type, [kept, answer](const Status& status, std::span<const std::byte> body) {
+  std::shared_ptr<Answer> answer;
+  std::shared_ptr<Exchange> exchange;
+};
+
+Status SocketLink::put(MessageType type, wire::Builder& packet, bool with_body, Deadline deadline, Question* question) {
+  auto kept = std::make_shared<Question::Answer>();
+  auto take = [kept, with_body](const Status& status, std::span<const std::byte> body) {
+    if (with_body) kept->body.assign(body.begin(), body.end());
     kept->status = status;
-    if (answer != nullptr) kept->body.assign(body.begin(), body.end());
-  });
-  if (Status status = channel_.send(exchange, packet.finish(), deadline); !status.ok()) return status;
-  if (!channel_.wait(*exchange, deadline)) {
+  };
+  question->answer = kept;
+  question->exchange = std::make_shared<Exchange>(type, std::move(take));
+  return channel_.send(question->exchange, packet.finish(), deadline);
+}
+
+Status SocketLink::get_answer(Question& question, std::vector<std::byte>* answer, Deadline deadline) {
+  if (!channel_.wait(*question.exchange, deadline)) {
     return deadline_exceeded("the node did not answer in time; what was asked for may still happen");
   }
-  if (answer != nullptr) *answer = std::move(kept->body);
-  return kept->status;
+  if (answer != nullptr) *answer = std::move(question.answer->body);
+  return question.answer->status;
+}
+
+Status SocketLink::ask(MessageType type, wire::Builder& packet, std::vector<std::byte>* answer, Deadline deadline) {
+  Question question;
+  if (Status status = put(type, packet, answer != nullptr, deadline, &question); !status.ok()) return status;
+  return get_answer(question, answer, deadline);
 }
 
 StatusOr<SpaceRef> SocketLink::open_space(std::string_view alias, std::string_view record, const NamespaceId& id,
@@ -70,7 +89,7 @@ StatusOr<SpaceRef> SocketLink::open_space(std::string_view alias, std::string_vi
 
 Status SocketLink::reserve(uint32_t length, uint32_t count, GrantStop* stop, Deadline deadline) {
   struct Taken {
-    Status status;
+    Status status = not_taken_in();
     GrantStop stop = GrantStop::kNone;
   };
   auto taken = std::make_shared<Taken>();
@@ -79,10 +98,10 @@ Status SocketLink::reserve(uint32_t length, uint32_t count, GrantStop* stop, Dea
   auto take = [taken, length, count, sink = sink_](const Status& status, std::span<const std::byte> body) {
     std::vector<wire::GrantItem> items;
     uint8_t why = 0;
-    taken->status = status;
-    if (status.ok() && !wire::decode_granted(body, &items, &why)) taken->status = malformed_answer();
+    const bool readable = !status.ok() || wire::decode_granted(body, &items, &why);
     taken->stop = stop_of(why);
     sink->granted(length, count, grants_of(items), taken->stop);
+    taken->status = readable ? status : malformed_answer();
   };
   auto exchange = std::make_shared<Exchange>(MessageType::kReserve, std::move(take));
   wire::Builder packet;
@@ -129,14 +148,16 @@ Status SocketLink::commit(const std::shared_ptr<Commit>& commit, Deadline deadli
   packet.add_text(commit->session);
   packet.add_text(commit->stop);
   auto take = [commit, refill = fixed.refill_count, sink = sink_](const Status& status, std::span<const std::byte> body) {
+    struct Follower {  // is told, whatever is thrown before
+      client::Commit& commit;
+      ~Follower() { commit.follower->answered(commit); }
+    } follower{*commit};
     wire::CommittedMessage message;
-    commit->status = status;
-    if (status.ok() && (!wire::decode(body, &message) || message.codes.size() != commit->records.size())) {
-      commit->status = malformed_answer();
-    }
-    commit->codes = std::move(message.codes);
+    commit->status = Status(StatusCode::kUnavailable, {});
+    const bool readable = !status.ok() || (wire::decode(body, &message) && message.codes.size() == commit->records.size());
     sink->granted(commit->refill_length, refill, grants_of(message.grants), stop_of(message.stop));
-    commit->follower->answered(*commit);
+    commit->codes = std::move(message.codes);
+    commit->status = readable ? status : malformed_answer();
   };
   auto exchange = std::make_shared<Exchange>(MessageType::kCommit, std::move(take));
   commit->on_its_way = exchange;
@@ -152,10 +173,11 @@ bool SocketLink::wait(Commit& commit, Deadline deadline) {
   return channel_.wait(*std::static_pointer_cast<Exchange>(commit.on_its_way), deadline);
 }
 
-Status SocketLink::give_back(std::span<const Grant> grants, Deadline deadline) {
+Status SocketLink::give_back(std::span<const Grant> grants, size_t* sent, Deadline deadline) {
   const size_t most = (channel_.max_packet() - sizeof(wire::Header) - sizeof(wire::GiveBack)) / 8;
-  while (!grants.empty()) {
-    const std::span<const Grant> some = grants.first(std::min(grants.size(), most));
+  *sent = 0;
+  while (*sent < grants.size()) {
+    const std::span<const Grant> some = grants.subspan(*sent, std::min(grants.size() - *sent, most));
     wire::Builder packet;
     packet.start(MessageType::kGiveBack, 0);
     packet.add(wire::GiveBack{static_cast<uint32_t>(some.size()), 0});
@@ -163,8 +185,10 @@ Status SocketLink::give_back(std::span<const Grant> grants, Deadline deadline) {
       packet.add(grant.id);
       packet.add(grant.generation);
     }
-    if (Status status = ask(MessageType::kGiveBack, packet, nullptr, deadline); !status.ok()) return status;
-    grants = grants.subspan(some.size());
+    Question question;
+    if (Status status = put(MessageType::kGiveBack, packet, false, deadline, &question); !status.ok()) return status;
+    *sent += some.size();
+    if (Status status = get_answer(question, nullptr, deadline); !status.ok()) return status;
   }
   return ok_status();
 }

@@ -21,7 +21,7 @@ class SocketLink final : public Link {
   Status commit(const std::shared_ptr<Commit>& commit, Deadline deadline) override;
   bool wait(Commit& commit, Deadline deadline) override;
   bool receive(Deadline deadline) override { return channel_.receive(deadline); }
-  Status give_back(std::span<const Grant> grants, Deadline deadline) override;
+  Status give_back(std::span<const Grant> grants, size_t* sent, Deadline deadline) override;
   Status remove(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> results,
                 Deadline deadline) override;
   StatusOr<uint64_t> flush(std::string_view alias, Deadline deadline) override;
@@ -39,7 +39,11 @@ class SocketLink final : public Link {
   Channel& channel() { return channel_; }
 
  private:
-  // Sends and waits; the answer's body is copied to *answer (may be null).
+  struct Question;
+  // Sends, and later waits: the answer's body is copied to *answer (may be null). Unless put() is OK, nothing was sent.
+  Status put(wire::MessageType type, wire::Builder& packet, bool with_body, Deadline deadline, Question* question);
+  Status get_answer(Question& question, std::vector<std::byte>* answer, Deadline deadline);
+  // Both.
   Status ask(wire::MessageType type, wire::Builder& packet, std::vector<std::byte>* answer, Deadline deadline);
   Status remove_some(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> results,
                      Deadline deadline);

@@ -267,8 +267,8 @@ StatusOr<uint64_t> Space::submit_put(const Chain& chain, std::span<const Gather>
     try {
       client::put_blocks(call, sources, results, tracker);
     } catch (...) {
+      tracker->give_up(StatusCode::kResourceExhausted);  // before: those that are sent may be answered any moment
       fill(results, StatusCode::kResourceExhausted);
-      tracker->give_up(StatusCode::kResourceExhausted);
     }
     submissions.watch(*ticket, tracker);
     tracker->all_sent([&submissions, ticket = *ticket](size_t stored) {
@@ -294,18 +294,25 @@ StatusOr<uint64_t> Space::submit_get(std::span<const Digest> positions, std::spa
     SpaceState* state = state_.get();
     auto work = [state, keep = state->weak_from_this().lock(), positions, destinations, results, part, deadline,
                  ticket = *ticket, &submissions] {
-      size_t done = 0;
-      Reading reading(*state, 1);
-      if (part >= state->parts()) {
-        fill(results, StatusCode::kInvalidArgument);
-      } else if (!reading.status().ok()) {
-        fill(results, reading.status().code());
-      } else {
-        done = client::copy_blocks(reading, positions, part, destinations, results, {}, deadline);
-      }
+      const auto read = [&]() -> size_t {
+        Reading reading(*state, 1);
+        if (part >= state->parts()) {
+          fill(results, StatusCode::kInvalidArgument);
+        } else if (!reading.status().ok()) {
+          fill(results, reading.status().code());
+        } else {
+          return client::copy_blocks(reading, positions, part, destinations, results, {}, deadline);
+        }
+        return 0;
+      };
+      const size_t done = guarded(read, [&results]() -> size_t {
+        fill(results, StatusCode::kResourceExhausted);
+        return 0;
+      });
       submissions.finish(ticket, StatusCode::kOk, static_cast<uint32_t>(done));
     };
-    if (Status status = submissions.run(std::move(work)); !status.ok()) {
+    const auto begin = [&]() -> Status { return submissions.run(std::move(work)); };
+    if (Status status = guarded(begin, no_memory_error); !status.ok()) {
       submissions.withdraw(*ticket);
       return status;
     }

@@ -8,9 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "client/guarded.h"
 #include "client/quiet_thread.h"
 
 namespace kvist::client {
+
+Submissions::Submissions() { completions_.reserve(Client::kMaxSubmitted); }
 
 Submissions::~Submissions() { stop(); }
 
@@ -30,7 +33,7 @@ void Submissions::watch(uint64_t ticket, std::shared_ptr<Submitted> call) {
   if (const auto found = calls_.find(ticket); found != calls_.end()) found->second.watched = std::move(call);
 }
 
-void Submissions::finish(uint64_t ticket, StatusCode code, uint32_t done) {
+void Submissions::finish(uint64_t ticket, StatusCode code, uint32_t done) noexcept {
   std::shared_ptr<Submitted> call;  // destroyed without the lock
   const std::lock_guard lock(mutex_);
   const auto found = calls_.find(ticket);
@@ -70,9 +73,9 @@ size_t Submissions::take(std::span<Completion> out) {
   const std::lock_guard lock(mutex_);
   const size_t count = std::min(out.size(), completions_.size());
   for (size_t i = 0; i < count; ++i) {
-    out[i] = completions_.front();
-    completions_.pop_front();
+    out[i] = completions_[i];
   }
+  completions_.erase(completions_.begin(), completions_.begin() + static_cast<ptrdiff_t>(count));
   if (completions_.empty() && count > 0 && event_.valid()) {
     uint64_t signals = 0;
     (void)!::read(event_.get(), &signals, sizeof(signals));
@@ -142,7 +145,7 @@ void Submissions::work() {
     const std::function<void()> next = std::move(work_.front());
     work_.pop_front();
     lock.unlock();
-    next();
+    guarded(next, [] {});  // what is submitted says itself how it ended
     lock.lock();
   }
 }
@@ -154,16 +157,23 @@ void Submissions::stop() {
     has_work_.notify_all();
   }
   if (worker_.joinable()) worker_.join();
-  std::deque<std::function<void()>> dropped;
-  std::vector<std::shared_ptr<Submitted>> given_up;
-  {
-    const std::lock_guard lock(mutex_);
-    dropped.swap(work_);
-    for (const auto& [ticket, call] : calls_) {
-      if (call.watched != nullptr) given_up.push_back(call.watched);
-    }
+  // One at a time, because this is a destructor's: no room is wanted for a list of them.
+  std::unique_lock lock(mutex_);
+  while (!work_.empty()) {
+    std::function<void()> dropped = std::move(work_.front());
+    work_.pop_front();
+    lock.unlock();
+    dropped = nullptr;
+    lock.lock();
   }
-  for (const std::shared_ptr<Submitted>& call : given_up) call->give_up(StatusCode::kCancelled);
+  while (true) {
+    const auto next = std::find_if(calls_.begin(), calls_.end(), [](const auto& c) { return c.second.watched != nullptr; });
+    if (next == calls_.end()) return;
+    const std::shared_ptr<Submitted> call = std::move(next->second.watched);
+    lock.unlock();
+    call->give_up(StatusCode::kCancelled);
+    lock.lock();
+  }
 }
 
 }  // namespace kvist::client

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <span>
 #include <thread>
+#include <vector>
 
 #include "kvist/client.h"
 #include "memory/shared_memory.h"
@@ -30,13 +31,14 @@ class Submitted {
 
 class Submissions {
  public:
+  Submissions();
   ~Submissions();
 
   // kResourceExhausted: Client::kMaxSubmitted are under way or not polled yet.
   StatusOr<uint64_t> begin(Deadline deadline);
   // The call behind the ticket, so that it can be given up in time. Not needed for one that looks at the clock itself.
   void watch(uint64_t ticket, std::shared_ptr<Submitted> call);
-  void finish(uint64_t ticket, StatusCode code, uint32_t done);
+  void finish(uint64_t ticket, StatusCode code, uint32_t done) noexcept;
   // The call was not begun after all: there will be no completion.
   void withdraw(uint64_t ticket);
 
@@ -72,7 +74,7 @@ class Submissions {
   mutable std::mutex mutex_;
   std::condition_variable finished_;
   std::map<uint64_t, Call> calls_;  // begun, not finished
-  std::deque<Completion> completions_;
+  std::vector<Completion> completions_;  // oldest first; room for all that can be is reserved
   uint64_t next_ticket_ = 1;
   FileDescriptor event_;
   bool no_event_ = false;

@@ -190,6 +190,47 @@ TEST_F(ChannelTest, ARefusalOfTheProtocolIsPassedOn) {
   EXPECT_NE(call->status.message().find("this is no message of mine"), std::string_view::npos) << call->status.to_string();
 }
 
+// An answer that could not be taken in is lost. Whoever waits for it, and for others, must not wait on.
+TEST_F(ChannelTest, AnAnswerThatCannotBeTakenInEndsIt) {
+  const auto before = make_call(), after = make_call(), next = make_call();
+  const auto throwing = std::make_shared<Exchange>(
+      MessageType::kStat, [](const Status&, std::span<const std::byte>) { throw std::bad_alloc(); });
+  ASSERT_TRUE(send(*before).ok());
+  wire::Builder packet;
+  packet.start(MessageType::kStat, 0);
+  ASSERT_TRUE(channel_->send(throwing, packet.finish(), within(std::chrono::seconds(20))).ok());
+  ASSERT_TRUE(send(*after).ok());
+  std::thread other([&] { EXPECT_TRUE(channel_->wait(*after->exchange, within(std::chrono::seconds(20)))); });
+  answer(receive_request(), "one");
+  answer(receive_request(), "two");
+  EXPECT_TRUE(channel_->wait(*throwing, within(std::chrono::seconds(20))));
+  other.join();
+  EXPECT_EQ(before->body, "one");
+  EXPECT_EQ(after->status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(after->taken, 1);
+  EXPECT_TRUE(channel_->failed());
+  EXPECT_EQ(send(*next).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(channel_->in_flight(), 0u);
+}
+
+// The same when the channel fails: it asks each for the last time.
+TEST_F(ChannelTest, FailingAsksThoseThatThrowToo) {
+  std::vector<std::shared_ptr<Exchange>> exchanges;
+  int told = 0;
+  for (int i = 0; i < 4; ++i) {
+    exchanges.push_back(std::make_shared<Exchange>(MessageType::kStat, [&](const Status&, std::span<const std::byte>) {
+      ++told;
+      throw std::bad_alloc();
+    }));
+    wire::Builder packet;
+    packet.start(MessageType::kStat, 0);
+    ASSERT_TRUE(channel_->send(exchanges.back(), packet.finish(), within(std::chrono::seconds(20))).ok());
+  }
+  channel_->fail(unavailable("test"));
+  EXPECT_EQ(told, 4);
+  for (const auto& exchange : exchanges) EXPECT_TRUE(channel_->wait(*exchange, within(std::chrono::seconds(20))));
+}
+
 // Many threads, one socket: each gets its own answer, whoever reads it.
 TEST_F(ChannelTest, ThreadsReadForEachOther) {
   constexpr int kThreads = 12, kRounds = 300;

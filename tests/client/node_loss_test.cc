@@ -224,6 +224,105 @@ TEST_F(NodeLoss, AStoppedNodeDoesNotHoldUpConnecting) {
   EXPECT_TRUE(Client::connect(options, within(std::chrono::seconds(20))).ok());
 }
 
+// Whatever is left to be said, and however little the node listens.
+TEST_F(NodeLoss, AStoppedNodeDoesNotHoldUpTheEnd) {
+  const auto node = start_node();
+  ClientOptions options;
+  options.socket = socket_;
+  StatusOr<std::shared_ptr<client::Connection>> connection = client::Connection::connect(options, {});
+  ASSERT_TRUE(connection.ok());
+  {
+    Client other = connect();
+    const Space space = *other.open(identity("a"));
+    const uint32_t length = 4096;
+    const std::vector<Digest> chain = random_digests(random_, 100);
+    StatusOr<Batch> batch = space.reserve({.positions = chain}, {&length, 1});
+    ASSERT_TRUE(batch.ok());
+    Sources sources(chain, 4096);
+    node->signal(SIGSTOP);
+    const Deadline soon = within(milliseconds(5));
+    ASSERT_TRUE(space.submit_put({.positions = chain}, sources.gathers(), sources.results, {}, soon).ok());
+    const client::Farewells::Farewell self = (*(*connection)->session())->self();
+    for (uint64_t i = 0; i < 256; ++i) {
+      (*connection)->surroundings().farewells->add({self.incarnation, 1'000'000 + i, 0});
+    }
+    for (EntryId id = 0; id < 64; ++id) (*connection)->report_bad(**(*connection)->session(), id, 0);
+    (*connection)->wake_keeper();
+    ::poll(nullptr, 0, 50);  // it may have begun by now; nothing below needs that
+    const auto begun = Deadline::Clock::now();
+    connection->reset();
+    *batch = Batch();
+    other = Client();
+    EXPECT_LT(Deadline::Clock::now() - begun, std::chrono::seconds(20));
+  }
+  // One that only waits for a node: it may be connecting.
+  Client waiting = connect(true);
+  ::poll(nullptr, 0, 50);
+  const auto begun = Deadline::Clock::now();
+  waiting = Client();
+  EXPECT_LT(Deadline::Clock::now() - begun, std::chrono::seconds(20));
+  node->signal(SIGCONT);
+}
+
+// What could not be given back while the node was stopped is given back, or used, when it goes on.
+TEST_F(NodeLoss, SlotsAndFarewellsAreNotForgotten) {
+  const auto node = start_node();
+  ClientOptions options;
+  options.socket = socket_;
+  StatusOr<std::shared_ptr<client::Connection>> connection = client::Connection::connect(options, {});
+  ASSERT_TRUE(connection.ok());
+  const std::shared_ptr<client::Session> session = *(*connection)->session();
+  GrantStop stop = GrantStop::kNone;
+  (void)session->stock().ask(4096, 64);
+  ASSERT_TRUE(session->link().reserve(4096, 64, &stop, within(std::chrono::seconds(20))).ok());
+  const uint64_t kept = session->stock().bytes();
+  ASSERT_GT(kept, 0u);
+  node->signal(SIGSTOP);
+  // All that may be unanswered is: no message can be sent.
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] { (void)session->link().report(Client::Report::kNode, within(milliseconds(10))); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::vector<Grant> taken = session->stock().everything();
+  ASSERT_EQ(session->stock().bytes(), 0u);
+  EXPECT_EQ(session->give_back(taken, within(milliseconds(10))).code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(session->stock().bytes(), kept) << "the node was not told: they are ours still";
+  // A farewell that cannot be sent stays to be said.
+  client::Farewells& farewells = *(*connection)->surroundings().farewells;
+  farewells.add({session->self().incarnation, 1'000'000, 0});
+  (*connection)->wake_keeper();
+  EXPECT_FALSE(eventually([&] { return farewells.size() == 0 && false; }, milliseconds(300)));
+  node->signal(SIGCONT);
+  // Told, this time: they are the node's, and not ours.
+  const std::vector<Grant> again = session->stock().everything();
+  EXPECT_TRUE(session->give_back(again, within(std::chrono::seconds(20))).ok());
+  EXPECT_EQ(session->stock().bytes(), 0u);
+  EXPECT_TRUE(eventually([&] {
+    (*connection)->wake_keeper();
+    return farewells.size() == 0;
+  }));
+  EXPECT_EQ(report_of(socket_)["reserved"], 0);
+}
+
+// Slots of which the node was told, but did not say so in time, are not used again.
+TEST_F(NodeLoss, SlotsThatWereGivenBackAreNotKept) {
+  const auto node = start_node();
+  ClientOptions options;
+  options.socket = socket_;
+  StatusOr<std::shared_ptr<client::Connection>> connection = client::Connection::connect(options, {});
+  ASSERT_TRUE(connection.ok());
+  const std::shared_ptr<client::Session> session = *(*connection)->session();
+  GrantStop stop = GrantStop::kNone;
+  ASSERT_TRUE(session->link().reserve(4096, 64, &stop, within(std::chrono::seconds(20))).ok());
+  node->signal(SIGSTOP);
+  const std::vector<Grant> taken = session->stock().everything();
+  ASSERT_FALSE(taken.empty());
+  EXPECT_EQ(session->give_back(taken, within(milliseconds(10))).code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(session->stock().bytes(), 0u);
+  node->signal(SIGCONT);
+}
+
 TEST_F(NodeLoss, AFlushIsNotForgottenWithTheNode) {
   auto node = start_node();
   Client client = connect(), other = connect();
