@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <span>
 #include <vector>
 
+#include "base/process.h"
 #include "base/socket_path.h"
 
 namespace kvist::client {
@@ -70,15 +70,6 @@ StatusOr<FileDescriptor> connect_to(const std::string& argument, const std::stri
     sleep_ms(std::min(5, deadline.left_ms()));
   }
   return socket;
-}
-
-// Field 22 of /proc/self/stat, counted behind the program's name, which may contain anything. 0: not to be had.
-uint64_t own_start_time() {
-  std::ifstream file("/proc/self/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  size_t at = text.rfind(')');
-  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
-  return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
 }
 
 wire::Builder hello(const Introduction& introduction) {

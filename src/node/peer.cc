@@ -1,6 +1,5 @@
 #include "node/peer.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,6 +9,8 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+
+#include "base/process.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -26,11 +27,6 @@ FileDescriptor pidfd_of_socket(int socket) {
 }
 
 FileDescriptor pidfd_of_number(pid_t pid) { return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
-
-bool is_dead(int pidfd) {
-  pollfd poll = {pidfd, POLLIN, 0};
-  return ::poll(&poll, 1, 0) > 0;
-}
 
 // The number by which the process knows itself: it may live in a PID namespace below ours. 0: it cannot be read.
 uint32_t innermost_pid(pid_t pid) {
@@ -90,21 +86,6 @@ bool has_peer_pidfd() {
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return false;
   const FileDescriptor a(pair[0]), b(pair[1]);
   return pidfd_of_socket(a.get()).valid();
-}
-
-uint64_t process_start_time(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return 0;
-  // Field 2 is the program's name in parentheses, and may itself hold spaces and parentheses.
-  const size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  std::istringstream rest(line.substr(name_end + 1));
-  std::string skipped;
-  for (int field = 3; field < 22; ++field) rest >> skipped;
-  uint64_t start_time = 0;
-  rest >> start_time;
-  return rest ? start_time : 0;
 }
 
 }  // namespace kvist

@@ -39,7 +39,4 @@ StatusOr<FileDescriptor> open_pidfd(int socket, const Peer& peer, uint32_t claim
 // Whether this kernel has SO_PEERPIDFD.
 bool has_peer_pidfd();
 
-// Field 22 of /proc/PID/stat: clock ticks from boot to the process's start. 0: it cannot be read.
-uint64_t process_start_time(pid_t pid);
-
 }  // namespace kvist

@@ -1,7 +1,6 @@
 #include "node/sessions.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -14,6 +13,8 @@
 #include <string>
 #include <utility>
 
+#include "base/process.h"
+
 namespace kvist {
 namespace {
 
@@ -21,11 +22,6 @@ namespace {
 constexpr uint32_t kMaxGreeting = 256;
 constexpr size_t kLongestName = 64;    // of a client, as it is kept
 constexpr uint64_t kBellPauseMs = 20;  // a client is asked for its slots no more often
-
-bool is_dead(const FileDescriptor& pidfd) {
-  pollfd poll = {pidfd.get(), POLLIN, 0};
-  return ::poll(&poll, 1, 0) > 0;
-}
 
 StatusOr<uint64_t> random_cookie() {
   uint64_t cookie = 0;
@@ -398,7 +394,7 @@ bool Sessions::refuse(Session& session, wire::MessageType type, uint32_t request
 
 bool Sessions::disconnect(Session& session, Ended reason, Now now) {
   if (session.state == Session::State::kGreeting) return end(session, reason);
-  if (is_dead(session.pidfd)) return end(session, Ended::kDeath);
+  if (is_dead(session.pidfd.get())) return end(session, Ended::kDeath);
   ++counters_.ended[static_cast<size_t>(reason)];
   // An exiting process closes its sockets a moment before it is dead: nothing to worry anybody with.
   log_.log(reason == Ended::kDisconnect ? LogLevel::kDebug : LogLevel::kWarn, "what a client holds is quarantined",
@@ -430,7 +426,7 @@ bool Sessions::end(Session& session, Ended reason) {
 
 void Sessions::on_process_end(SessionId id) {
   const auto found = sessions_.find(id);
-  if (found == sessions_.end() || !is_dead(found->second->pidfd)) return;
+  if (found == sessions_.end() || !is_dead(found->second->pidfd.get())) return;
   end(*found->second, Ended::kDeath);
 }
 

@@ -8,6 +8,8 @@
 
 #include <utility>
 
+#include "base/process.h"
+
 namespace kvist {
 namespace {
 
@@ -34,6 +36,7 @@ TEST(Peer, IsWhoConnected) {
 TEST(Peer, StartTimeTellsProcessesApart) {
   EXPECT_GT(process_start_time(::getpid()), 0u);
   EXPECT_EQ(process_start_time(::getpid()), process_start_time(::getpid()));
+  EXPECT_EQ(own_start_time(), process_start_time(::getpid()));
   EXPECT_EQ(process_start_time(0x7ffffff0), 0u);
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/checksum.h"
+#include "base/process.h"
 #include "kvist/identity.h"
 #include "memory/shared_memory.h"
 #include "node/peer.h"
