@@ -19,6 +19,8 @@
 //   kAlreadyExists    put of a block that is there: nothing was written
 //   kDataLoss         the bytes failed verification; they were not handed out, and the node was told
 //   kInvalidArgument  a length or a part that cannot be
+//   kOutOfRange       get of a block that is longer or shorter than its destination
+//   kAborted          put: the node took the slot back before the block was committed
 //   kResourceExhausted a bound was reached: pool full of pinned blocks, or this client over its quota
 //   kFailedPrecondition the namespace was flushed (open it again), an absent parent under `strict`, or a handle after fork
 //   kDeadlineExceeded the call's time was up before this block's turn; a commit already sent may still take effect
@@ -113,6 +115,9 @@ struct PrefixOptions {
   uint32_t from = 0;    // index into positions from which blocks are wanted; the engine has the ones before
   bool promise = true;  // pin what was found, so that it stays; false: a hint, which pins and touches nothing
   uint64_t parts = 0;   // bit p: part p is wanted; 0: all that the namespace declares
+  // What was not looked at, or not verified, by then does not count, and status() says kDeadlineExceeded. By default 2 s from
+  // when these options were made.
+  Deadline deadline{};
 };
 
 // The longest usable prefix of a chain from `from` on. Movable. While it lives (and was a promise), its blocks cannot be
@@ -126,7 +131,8 @@ class Prefix {
   ~Prefix();
 
   // Why there is no more than there is: OK (an ordinary hole, or the end), kFailedPrecondition (flushed; after fork),
-  // kUnavailable, kResourceExhausted (no more pins), kDataLoss (the next block failed its verification), kInvalidArgument.
+  // kUnavailable, kResourceExhausted (no more pins), kDataLoss (the next block failed its verification), kDeadlineExceeded,
+  // kInvalidArgument.
   const Status& status() const;
   uint32_t size() const;                  // positions usable, counted from `from`
   std::span<const Run> runs() const;      // the usable ones first, then (hints only) what lies behind holes
@@ -231,8 +237,9 @@ class Space {
   // about 60 ns a block.
   Prefix longest_prefix(const Chain& chain, const PrefixOptions& options = {}) const;
 
-  // Pins positions[i] for each i, independent of each other. No RPC.
-  Pinned pin(std::span<const Digest> positions, uint16_t part = 0) const;
+  // Pins positions[i] for each i, independent of each other. What was not looked at by the deadline (verifying reads all
+  // bytes) has the result kDeadlineExceeded. No RPC.
+  Pinned pin(std::span<const Digest> positions, uint16_t part = 0, Deadline deadline = {}) const;
 
   // Which are there now: a hint; touches nothing. results[i]: kOk or kNotFound. Returns how many are. No RPC.
   size_t contains(std::span<const Digest> positions, std::span<StatusCode> results, uint16_t part = 0) const;
@@ -255,16 +262,19 @@ class Space {
   StatusOr<Batch> reserve(const Chain& chain, std::span<const uint32_t> lengths, const PutOptions& options = {},
                           Deadline deadline = {}) const;
 
-  // put() and get() that return at once with a ticket. What they were given must stay as it is until the ticket comes out
-  // of Client::poll(): results, positions and, for get, destinations; put copies its sources before it returns, and refuses
-  // blocks for which it finds no room within some milliseconds.
+  // put() and get() that return with a ticket before they are done. What they were given must stay as it is until the ticket
+  // comes out of Client::poll(): results, positions and, for get, destinations.
+  // submit_get() returns at once. submit_put() copies its sources first, and may have to wait for the node with that, at most
+  // until its deadline: where the client has too few slots ready it asks for more, and while eight messages of this client
+  // are unanswered it sends none. Room that is pinned or being filled is waited for some milliseconds only.
   // kResourceExhausted: kMaxSubmitted are under way; poll first.
   StatusOr<uint64_t> submit_put(const Chain& chain, std::span<const Gather> sources, std::span<StatusCode> results,
                                 const PutOptions& options = {}, Deadline deadline = {}) const;
   StatusOr<uint64_t> submit_get(std::span<const Digest> positions, std::span<const Scatter> destinations,
                                 std::span<StatusCode> results, uint16_t part = 0, Deadline deadline = {}) const;
 
-  // Records a use of the chain whose last position is `tip`: with a session id or stop reason one message, else none.
+  // Records a use of the chain whose last position is positions.back(): with a session id or stop reason one message, else
+  // none.
   Status touch(std::span<const Digest> positions, uint16_t part = 0, std::string_view session = {},
                std::string_view stop = {}, Deadline deadline = {}) const;
 
@@ -285,6 +295,7 @@ struct ClientStats {
   uint64_t hits = 0, misses = 0, bytes_got = 0, bytes_put = 0, blocks_put = 0, already_there = 0;
   uint64_t verified = 0, corrupt = 0, pins_refused = 0, put_refused = 0, unavailable = 0, deadline_exceeded = 0,
            reconnects = 0;
+  uint64_t reports_dropped = 0;  // blocks that failed their verification, and of which the node was not told
 };
 
 class Client {
@@ -299,7 +310,9 @@ class Client {
   Client& operator=(Client&&) noexcept;
 
   // kUnavailable: nobody listens there (the message says where was looked and how to start a node);
-  // kUnauthenticated, kPermissionDenied: token or credentials; kUnimplemented: no common version.
+  // kUnauthenticated, kPermissionDenied: token or credentials; kNotFound: the node has no such domain; kUnimplemented: no
+  // common version; kResourceExhausted: the node has all the clients that it takes, or this process no descriptors or
+  // address space left.
   static StatusOr<Client> connect(const ClientOptions& options, Deadline deadline = {});
   static StatusOr<Client> embedded(const EmbeddedOptions& options);
 

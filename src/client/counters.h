@@ -48,6 +48,7 @@ class Counters {
     stats.unavailable = unavailable.load(std::memory_order_relaxed);
     stats.deadline_exceeded = deadline_exceeded.load(std::memory_order_relaxed);
     stats.reconnects = reconnects.load(std::memory_order_relaxed);
+    stats.reports_dropped = reports_dropped.load(std::memory_order_relaxed);
     return stats;
   }
 

@@ -94,6 +94,9 @@ StatusOr<EmbeddedPool> EmbeddedPool::create(const EmbeddedOptions& options) {
   StatusOr<std::unique_ptr<PoolMemory>> memory = PoolMemory::create(memory_for(config));
   if (!memory.ok()) return memory.status();
   made.memory_ = *std::move(memory);
+  StatusOr<Mapping> read_only = Mapping::map(made.memory_->arena_memory().fd(), made.memory_->arena_bytes(), Access::kRead);
+  if (!read_only.ok()) return read_only.status();
+  made.read_only_ = *std::move(read_only);
   StatusOr<std::unique_ptr<Pool>> pool = Pool::create(config, made.memory_.get());
   if (!pool.ok()) return pool.status();
   made.pool_ = *std::move(pool);
@@ -108,7 +111,7 @@ StatusOr<EmbeddedPool> EmbeddedPool::create(const EmbeddedOptions& options) {
 
 NodeMemory EmbeddedPool::memory() const {
   NodeMemory view;
-  view.reader = Reader(memory_->control(), memory_->touch(), memory_->arena(), memory_->arena_bytes());
+  view.reader = Reader(memory_->control(), memory_->touch(), read_only_.data(), memory_->arena_bytes());
   view.writable = memory_->arena();
   view.arena_bytes = memory_->arena_bytes();
   view.extent_bytes = memory_->config().extent_bytes;
@@ -125,6 +128,7 @@ std::unique_ptr<Link> EmbeddedPool::link(GrantSink* sink) && {
 
 EmbeddedLink::EmbeddedLink(EmbeddedPool pool, GrantSink* sink)
     : memory_(std::move(pool.memory_)),
+      read_only_(std::move(pool.read_only_)),
       sink_(sink),
       started_(Deadline::Clock::now()),
       pool_(std::move(pool.pool_)),
@@ -149,9 +153,12 @@ uint64_t EmbeddedLink::now_ms() const {
 bool EmbeddedLink::populate_one(uint32_t extent) {
   if (extent >= pool_->extents()) return false;
   const bool there = memory_->populate_extent(extent).ok();
-  // Brought into the mapping as well: a fault costs a put more than its copy.
+  // Brought into the mappings as well: a fault costs a put more than its copy.
   const uint64_t bytes = memory_->config().extent_bytes;
-  if (there) (void)memory_->arena_memory().prefault(extent * bytes, bytes);
+  if (there) {
+    (void)memory_->arena_memory().prefault(extent * bytes, bytes);
+    (void)read_only_.prefault(extent * bytes, bytes, Access::kRead);
+  }
   const std::lock_guard lock(mutex_);
   if (there) {
     pool_->add_extent(extent);
@@ -233,7 +240,7 @@ Status EmbeddedLink::reserve(uint32_t length, uint32_t count, GrantStop* stop, D
       grants = grant_locked(length, count, stop);
     }
   }
-  sink_->granted(length, count, grants, *stop);
+  sink_->granted(length, count, grants);
   return ok_status();
 }
 
@@ -256,7 +263,7 @@ Status EmbeddedLink::commit(const std::shared_ptr<Commit>& commit, Deadline) {
   };
   // From here on it counts as sent: lack of memory must not make the caller believe that the slots are its own.
   guarded(run, [] {});
-  guarded([&] { sink_->granted(commit->refill_length, commit->refill_count, grants, stop); }, [] {});
+  guarded([&] { sink_->granted(commit->refill_length, commit->refill_count, grants); }, [] {});
   commit->follower->answered(*commit);
   return ok_status();
 }

@@ -38,6 +38,7 @@ class EmbeddedPool {
   };
 
   std::unique_ptr<PoolMemory> memory_;
+  Mapping read_only_;  // the arena, for everything that is handed out for reading
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<PinTable, FreePins> pins_;
   uint32_t pin_capacity_ = 0;
@@ -79,6 +80,7 @@ class EmbeddedLink final : public Link {
   uint64_t now_ms() const;
 
   const std::unique_ptr<PoolMemory> memory_;
+  const Mapping read_only_;
   GrantSink* const sink_;
   const Deadline::Clock::time_point started_;
 

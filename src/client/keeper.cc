@@ -102,6 +102,7 @@ Status Keeper::connect(Deadline deadline) {
   auto link = std::make_unique<SocketLink>(std::move(answered->socket), welcome, &session->stock());
   const int socket = link->channel().fd();
   session->attach(std::move(link));
+  session->set_limits({welcome.granted_bytes_limit, welcome.pinned_bytes_limit, welcome.granted_slots_limit});
   prefaulter_.emplace(session->memory());
   if (Status status = join(session, deadline); !status.ok()) return status;
   session_ = session;

@@ -25,7 +25,7 @@ class GrantSink {
  public:
   virtual ~GrantSink() = default;
   // The answer to one message that asked for `asked` slots: once for each, with no grants if the message was never sent.
-  virtual void granted(uint32_t length, uint32_t asked, std::span<const Grant> grants, GrantStop stop) = 0;
+  virtual void granted(uint32_t length, uint32_t asked, std::span<const Grant> grants) = 0;
 };
 
 struct Commit;

@@ -1,8 +1,8 @@
 // client/node_memory.h: the memory of one run of a node as this process sees it.
 //
-// Through a socket: five mappings of four descriptors. The arena is mapped twice, read-only for everything that is handed
-// out for reading, writable for filling granted slots: a stray store of the engine through a block that it reads is a crash
-// of the engine instead of a wrong byte for everybody. Embedded: views of the pool's own mappings.
+// The arena is mapped twice, read-only for everything that is handed out for reading, writable for filling granted slots: a
+// stray store of the engine through a block that it reads is a crash of the engine instead of a wrong byte for everybody.
+// Through a socket: five mappings of four descriptors. Embedded: views of mappings that the pool's link holds.
 //
 // The mappings outlive the node: blocks that are pinned stay readable after it is gone.
 //

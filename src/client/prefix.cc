@@ -9,6 +9,10 @@ namespace {
 constexpr size_t kGroup = 256;     // look-ups at a time
 constexpr uint32_t kAhead = 1024;  // bytes of a block that are fetched before it is verified
 
+Status too_late() {
+  return deadline_exceeded("there was no time to look at all positions; the prefix ends where it was over");
+}
+
 uint64_t bit(uint16_t part) { return uint64_t{1} << part; }
 
 // ---- promise ------------------------------------------------------------------------------------------------------
@@ -70,6 +74,10 @@ class Promise {
     std::vector<Located> found(width * std::min<size_t>(kGroup, limit));
     uint32_t done = 0;
     for (bool hole = false; !hole && done < limit;) {
+      if (done > 0 && reading_.late(true)) {
+        note(StatusCode::kDeadlineExceeded);
+        break;
+      }
       const std::span<const Digest> group = positions_.subspan(from_ + done, std::min<size_t>(kGroup, limit - done));
       for (size_t k = 0; k < width; ++k) {
         const std::span<Located> into = std::span(found).subspan(k * group.size(), group.size());
@@ -118,13 +126,15 @@ class Promise {
     chosen_.push_back({reading_.set().blocks.size() - 1, view});
   }
 
-  // Returns `end`, or the position of the first block that is bad.
+  // Returns `end`, or the position of the first block that is bad or could not be verified in time.
   uint32_t verify_chosen(uint32_t end) {
     const size_t width = parts_.everywhere.size();
     for (const Chosen& chosen : chosen_) {
       // One whose position was let go of is not pinned any more.
-      if (chosen.block >= end * width || reading_.verify(chosen.view)) continue;
-      note(StatusCode::kDataLoss);
+      if (chosen.block >= end * width) continue;
+      const bool late = reading_.late(false);
+      if (!late && reading_.verify(chosen.view)) continue;
+      note(late ? StatusCode::kDeadlineExceeded : StatusCode::kDataLoss);
       end = static_cast<uint32_t>(chosen.block / width);
       drop_everywhere(end * width);
     }
@@ -167,6 +177,12 @@ class Promise {
       std::array<Located, kGroup> found;
       reading_.reader().locate(reading_.space(), positions_.subspan(from_ + begin, group), part, found);
       for (uint32_t i = group; i-- > 0;) {
+        // Without the time to pin the end of this prefix there is none for that of a shorter one.
+        if (reading_.late(i + 1 == group && tail.low < tail.high)) {
+          note(StatusCode::kDeadlineExceeded);
+          shorten(0);
+          return false;
+        }
         Pinned pinned;
         if (!pin(begin + i, part, found[i], &pinned)) {
           shorten(begin + i);
@@ -195,6 +211,10 @@ class Promise {
     for (const Block& block : set.blocks) bytes += block.size;
     describe_runs(set);
     if (why_ == StatusCode::kFailedPrecondition) set.status = flushed_error();
+    if (why_ == StatusCode::kDeadlineExceeded) {
+      set.status = too_late();
+      count(reading_.state().connection().counters().deadline_exceeded);
+    }
     if (why_ == StatusCode::kDataLoss) set.status = data_loss("a block failed its verification; the prefix ends before it");
     if (why_ == StatusCode::kResourceExhausted) {
       set.status = resource_exhausted("this client has all its pins in use; let go of blocks, or ask for more `pins`");
@@ -245,12 +265,19 @@ struct Seen {
   uint64_t bytes = 0;
 };
 
-std::vector<Seen> look_at_all(const Reading& reading, std::span<const Digest> positions, const WantedParts& parts) {
+// *end: how many were looked at in time.
+std::vector<Seen> look_at_all(Reading& reading, std::span<const Digest> positions, const WantedParts& parts,
+                              size_t* end) {
+  *end = positions.size();
   std::vector<Seen> seen(positions.size());
   std::vector<uint16_t> all = parts.everywhere;
   for (const WantedParts::AtTheEnd& each : parts.at_the_end) all.push_back(each.part);
   std::array<Located, kGroup> found;
   for (size_t base = 0; base < positions.size(); base += kGroup) {
+    if (base > 0 && reading.late(true)) {
+      *end = base;
+      break;
+    }
     const std::span<const Digest> group = positions.subspan(base, std::min(kGroup, positions.size() - base));
     for (const uint16_t part : all) {
       reading.reader().locate(reading.space(), group, part, found);
@@ -308,8 +335,13 @@ void promise_prefix(Reading& reading, std::span<const Digest> positions, uint32_
 }
 
 void hint_prefix(Reading& reading, std::span<const Digest> positions, uint32_t from, const WantedParts& parts) {
-  const std::vector<Seen> seen = look_at_all(reading, positions.subspan(from), parts);
+  size_t end = 0;
+  const std::vector<Seen> seen = look_at_all(reading, positions.subspan(from), parts, &end);
   PinSet& set = reading.set();
+  if (end < seen.size()) {
+    set.status = too_late();
+    count(reading.state().connection().counters().deadline_exceeded);
+  }
   set.usable = usable_of(seen, parts);
   const CopyRate& rate = reading.state().connection().copy_rate();
   add_runs(set, rate, seen, from, 0, set.usable);

@@ -72,6 +72,7 @@ Status CommitTracker::send(const std::shared_ptr<Commit>& commit, Deadline deadl
   if (sent.ok()) return sent;
   session_->stock().put_back(commit->grants);
   commit->grants.clear();
+  commit->on_its_way.reset();
   const std::lock_guard lock(mutex_);
   std::erase(unanswered_, commit);
   commit->follower.reset();
@@ -99,9 +100,11 @@ void CommitTracker::answered(Commit& commit) noexcept {
     refused += result == StatusCode::kResourceExhausted;
   }
   stored_ += stored;
-  // Without memory to note them the slots stay reserved; the node takes them back when the connection ends.
-  const auto keep = [&] { session_->stock().put_back(std::span(commit.grants).first(unused)); };
-  if (unused > 0) guarded(keep, [&] { session_->link().fail(Status(StatusCode::kUnavailable, {})); });
+  const auto keep = [&] {
+    if (unused > 0) session_->stock().put_back(std::span(commit.grants).first(unused));
+    return true;
+  };
+  const bool kept = guarded(keep, [] { return false; });
   Counters& counters = session_->counters();
   count(counters.blocks_put, stored);
   count(counters.bytes_put, stored_bytes);
@@ -111,6 +114,9 @@ void CommitTracker::answered(Commit& commit) noexcept {
       std::find_if(unanswered_.begin(), unanswered_.end(), [&](const auto& each) { return each.get() == &commit; });
   if (mine != unanswered_.end()) unanswered_.erase(mine);
   end_if_done(lock);
+  if (lock.owns_lock()) lock.unlock();
+  // Slots for which there was no memory stay reserved; the node takes them back when the connection ends.
+  if (!kept) session_->link().fail(Status(StatusCode::kUnavailable, {}));
 }
 
 bool CommitTracker::any_unanswered() const {
@@ -165,6 +171,13 @@ size_t CommitTracker::finish(Deadline deadline) {
 
 // ---- slots --------------------------------------------------------------------------------------------------------
 
+std::string SlotFinder::limits() const {
+  const Session::Limits& limits = session_.limits();
+  if (limits.granted_slots == 0) return "slots not yet committed, or pinned bytes";
+  return std::to_string(limits.granted_slots) + " slots or " + std::to_string(limits.granted_bytes) +
+         " bytes not yet committed, or " + std::to_string(limits.pinned_bytes) + " bytes pinned";
+}
+
 Status SlotFinder::refused(GrantStop stop, uint32_t length) const {
   count(session_.counters().put_refused);
   const std::string size = std::to_string(length) + " bytes";
@@ -173,9 +186,8 @@ Status SlotFinder::refused(GrantStop stop, uint32_t length) const {
       return invalid_argument("a block of " + size + " is longer than the pool's extents of " +
                               std::to_string(session_.memory().extent_bytes) + " bytes");
     case GrantStop::kOverQuota:
-      return resource_exhausted(
-          "this client holds all that the node allows it (slots not yet committed, or pinned bytes); "
-          "let go of blocks, or raise the node's limits");
+      return resource_exhausted("this client holds all that the node allows it (" + limits() +
+                                "); let go of blocks, or raise the node's limits");
     case GrantStop::kPoolPinned:
       return resource_exhausted("the pool has no room for " + size +
                                 ": everything in it is pinned or being filled; let go of blocks, or give it more memory");

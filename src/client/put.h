@@ -79,6 +79,7 @@ class SlotFinder {
  private:
   void pause(GrantStop stop, Deadline deadline);
   Status refused(GrantStop stop, uint32_t length) const;
+  std::string limits() const;
 
   CommitTracker& tracker_;
   Session& session_;

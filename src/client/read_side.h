@@ -1,7 +1,7 @@
 // client/read_side.h: lends sessions to reads, and pin words with them, without a lock that two threads share.
 //
 //   PinSet* set = side.lend(1);                   // null: there is no session
-//   set->session().memory.reader.pin(...)         // the session stays, whatever happens to the connection
+//   set->session().reader().pin(...)              // the session stays, whatever happens to the connection
 //   ReadSide::give_back(set);                     // unpins
 //
 // Why not a shared_ptr: two counts on one cache line, changed by every read of every thread, cost more than the read. Here

@@ -62,7 +62,14 @@ StatusCode Reading::pin(const Digest& digest, uint16_t part, const Located& foun
   return code_of(result);
 }
 
+bool Reading::late(bool look) {
+  if (!look && verified_bytes_ < kBytesBetweenLooks) return false;
+  verified_bytes_ = 0;
+  return Deadline::Clock::now() >= end_;
+}
+
 bool Reading::verify(const BlockView& view) {
+  verified_bytes_ += view.length;
   count(state_.connection().counters().verified);
   if (checksum({view.data, view.length}) == view.checksum) return true;
   report_bad(view);
@@ -101,7 +108,8 @@ void pin_blocks(Reading& reading, std::span<const Digest> positions, uint16_t pa
     } else {
       reading.reader().locate(reading.space(), group, part, found);
     }
-    for (size_t k = 0; k < group.size(); ++k) {
+    size_t k = 0;
+    for (; k < group.size() && !reading.late(k == 0 && base > 0); ++k) {
       StatusCode& result = set.results[base + k];
       result = group[k].is_zero() ? StatusCode::kInvalidArgument : StatusCode::kNotFound;
       if (found[k].id != kNoEntry) {
@@ -118,6 +126,11 @@ void pin_blocks(Reading& reading, std::span<const Digest> positions, uint16_t pa
         }
       }
       misses += result == StatusCode::kNotFound;
+    }
+    if (k < group.size()) {
+      std::fill(set.results.begin() + static_cast<ptrdiff_t>(base + k), set.results.end(), StatusCode::kDeadlineExceeded);
+      count(reading.state().connection().counters().deadline_exceeded);
+      break;
     }
   }
   reading.count_reads(set.hits, misses, bytes);

@@ -63,6 +63,10 @@ class Reading {
   // Compares it. False: the bytes are wrong, and the node is told.
   bool verify(const BlockView& view);
   void report_bad(const BlockView& view);
+  // When the call's time is over; without it, never.
+  void end_at(Deadline deadline) { end_ = deadline.at(); }
+  // Whether it is. The clock is looked at if `look`, or when many bytes were verified since it last was.
+  bool late(bool look);
   void set_flushed() { state_.set_flushed(); }
   // For ClientStats and the node's hit rate.
   void count_reads(uint64_t hits, uint64_t misses, uint64_t bytes);
@@ -76,6 +80,8 @@ class Reading {
   ThreadSeat& seat_;
   const Verify verify_;
   Status status_;
+  Deadline::Clock::time_point end_ = Deadline::Clock::time_point::max();
+  uint64_t verified_bytes_ = 0;  // since the clock was looked at
   PinSet* set_ = nullptr;
   std::atomic<uint64_t>* pins_ = nullptr;
   SpaceRef space_;

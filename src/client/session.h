@@ -62,6 +62,15 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void attach(std::unique_ptr<Link> link) { link_ = std::move(link); }
 
+  // What the node allows one client at a time; 0: it has not said.
+  struct Limits {
+    uint64_t granted_bytes = 0, pinned_bytes = 0;
+    uint32_t granted_slots = 0;
+  };
+  // Before others have the session.
+  void set_limits(const Limits& limits) { limits_ = limits; }
+  const Limits& limits() const { return limits_; }
+
   const NodeMemory& memory() const { return memory_; }
   const Reader& reader() const { return memory_.reader; }
   Link& link() { return *link_; }
@@ -103,6 +112,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const Surroundings surroundings_;
   const NodeMemory memory_;
   const Farewells::Farewell self_;
+  Limits limits_;
   Stock stock_;
   std::unique_ptr<Link> link_;
   std::vector<Binding> bindings_;

@@ -100,7 +100,7 @@ Status SocketLink::reserve(uint32_t length, uint32_t count, GrantStop* stop, Dea
     uint8_t why = 0;
     const bool readable = !status.ok() || wire::decode_granted(body, &items, &why);
     taken->stop = stop_of(why);
-    sink->granted(length, count, grants_of(items), taken->stop);
+    sink->granted(length, count, grants_of(items));
     taken->status = readable ? status : malformed_answer();
   };
   auto exchange = std::make_shared<Exchange>(MessageType::kReserve, std::move(take));
@@ -108,7 +108,7 @@ Status SocketLink::reserve(uint32_t length, uint32_t count, GrantStop* stop, Dea
   packet.start(MessageType::kReserve, 0);
   packet.add(wire::Reserve{length, count});
   if (Status status = channel_.send(exchange, packet.finish(), deadline); !status.ok()) {
-    sink_->granted(length, count, {}, GrantStop::kNone);
+    sink_->granted(length, count, {});
     return status;
   }
   if (!channel_.wait(*exchange, deadline)) return deadline_exceeded("the node did not grant room in time");
@@ -155,7 +155,7 @@ Status SocketLink::commit(const std::shared_ptr<Commit>& commit, Deadline deadli
     wire::CommittedMessage message;
     commit->status = Status(StatusCode::kUnavailable, {});
     const bool readable = !status.ok() || (wire::decode(body, &message) && message.codes.size() == commit->records.size());
-    sink->granted(commit->refill_length, refill, grants_of(message.grants), stop_of(message.stop));
+    sink->granted(commit->refill_length, refill, grants_of(message.grants));
     commit->codes = std::move(message.codes);
     commit->status = readable ? status : malformed_answer();
   };
@@ -164,7 +164,7 @@ Status SocketLink::commit(const std::shared_ptr<Commit>& commit, Deadline deadli
   Status sent = channel_.send(exchange, packet.finish(), deadline);
   if (!sent.ok()) {
     commit->on_its_way.reset();
-    sink_->granted(commit->refill_length, fixed.refill_count, {}, GrantStop::kNone);
+    sink_->granted(commit->refill_length, fixed.refill_count, {});
   }
   return sent;
 }

@@ -119,6 +119,7 @@ Prefix Space::longest_prefix(const Chain& chain, const PrefixOptions& options) c
       prefix.why_empty_ = reading.status();
       return;
     }
+    reading.end_at(options.deadline);
     const auto search = [&](const client::WantedParts& parts) {
       if (options.promise) {
         client::promise_prefix(reading, chain.positions, from, parts);
@@ -137,7 +138,7 @@ Prefix Space::longest_prefix(const Chain& chain, const PrefixOptions& options) c
   return prefix;
 }
 
-Pinned Space::pin(std::span<const Digest> positions, uint16_t part) const {
+Pinned Space::pin(std::span<const Digest> positions, uint16_t part, Deadline deadline) const {
   Pinned pinned;
   const auto run = [&] {
     pinned.size_ = positions.size();
@@ -154,6 +155,7 @@ Pinned Space::pin(std::span<const Digest> positions, uint16_t part) const {
       pinned.why_empty_ = reading.status().code();
       return;
     }
+    reading.end_at(deadline);
     client::pin_blocks(reading, positions, part);
     pinned.set_.reset(reading.keep());
   };

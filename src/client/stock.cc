@@ -68,8 +68,7 @@ uint32_t Stock::ask(uint32_t length, size_t needed) {
   return static_cast<uint32_t>(count);
 }
 
-void Stock::granted(uint32_t length, uint32_t asked, std::span<const Grant> grants, GrantStop stop) {
-  (void)stop;
+void Stock::granted(uint32_t length, uint32_t asked, std::span<const Grant> grants) {
   if (asked == 0 && grants.empty()) return;
   const std::lock_guard lock(mutex_);
   // Counted down on the class on which it was counted up: the length may be learnt only now.

@@ -29,7 +29,7 @@ class Stock final : public GrantSink {
   // asked for until granted() is called.
   uint32_t ask(uint32_t length, size_t needed);
 
-  void granted(uint32_t length, uint32_t asked, std::span<const Grant> grants, GrantStop stop) override;
+  void granted(uint32_t length, uint32_t asked, std::span<const Grant> grants) override;
 
   // Slots that a caller took and did not use.
   void put_back(std::span<const Grant> grants);

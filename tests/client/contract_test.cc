@@ -80,6 +80,17 @@ TEST_P(Contract, BlocksThatCannotBe) {
   EXPECT_EQ(sources.count(StatusCode::kInvalidArgument), 4u);
 }
 
+TEST_P(Contract, AStoreThroughABlockIsACrash) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the pool has a thread
+  const Space space = open(identity("a"));
+  const std::vector<Digest> digests = random_digests(random, 1);
+  put_all(space, digests, 1000);
+  const Pinned pinned = space.pin(digests);
+  ASSERT_EQ(pinned.hits(), 1u);
+  EXPECT_DEATH(const_cast<std::byte*>(pinned[0]->data)[0] = std::byte{1}, "");
+  EXPECT_TRUE(right(*pinned[0], digests[0]));
+}
+
 TEST_P(Contract, GetOfAnotherLengthWritesNothing) {
   const Space space = open(identity("a"));
   const std::vector<Digest> digests = random_digests(random, 1);

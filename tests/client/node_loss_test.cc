@@ -40,6 +40,15 @@ class NodeLoss : public testing::Test {
     return stored;
   }
 
+  // Into its stock. A node that has just begun may have no memory yet.
+  static bool get_slots(client::Session& session) {
+    return eventually([&] {
+      GrantStop stop = GrantStop::kNone;
+      (void)session.link().reserve(4096, 64, &stop, within(std::chrono::seconds(20)));
+      return session.stock().bytes() > 0;
+    });
+  }
+
   Folder folder_;
   const std::string socket_;
   Random random_{test_seed()};
@@ -272,11 +281,8 @@ TEST_F(NodeLoss, SlotsAndFarewellsAreNotForgotten) {
   StatusOr<std::shared_ptr<client::Connection>> connection = client::Connection::connect(options, {});
   ASSERT_TRUE(connection.ok());
   const std::shared_ptr<client::Session> session = *(*connection)->session();
-  GrantStop stop = GrantStop::kNone;
-  (void)session->stock().ask(4096, 64);
-  ASSERT_TRUE(session->link().reserve(4096, 64, &stop, within(std::chrono::seconds(20))).ok());
+  ASSERT_TRUE(get_slots(*session));
   const uint64_t kept = session->stock().bytes();
-  ASSERT_GT(kept, 0u);
   node->signal(SIGSTOP);
   // All that may be unanswered is: no message can be sent.
   std::vector<std::thread> threads;
@@ -313,8 +319,7 @@ TEST_F(NodeLoss, SlotsThatWereGivenBackAreNotKept) {
   StatusOr<std::shared_ptr<client::Connection>> connection = client::Connection::connect(options, {});
   ASSERT_TRUE(connection.ok());
   const std::shared_ptr<client::Session> session = *(*connection)->session();
-  GrantStop stop = GrantStop::kNone;
-  ASSERT_TRUE(session->link().reserve(4096, 64, &stop, within(std::chrono::seconds(20))).ok());
+  ASSERT_TRUE(get_slots(*session));
   node->signal(SIGSTOP);
   const std::vector<Grant> taken = session->stock().everything();
   ASSERT_FALSE(taken.empty());

@@ -165,6 +165,48 @@ TEST_P(PrefixModel, NothingStaysPinnedBehind) {
   EXPECT_EQ(stat("pinned"), 40u);
 }
 
+// The clock is looked at between groups of look-ups, and after each mebibyte that was verified: of a call without any time
+// the first of these is done.
+TEST_P(PrefixModel, ADeadlineEndsThePrefix) {
+  const Deadline over = within(std::chrono::nanoseconds(0));
+  for (const auto& [size, promised, pinned_first] :
+       {std::tuple<size_t, uint32_t, size_t>{1024, 256, 64}, {size_t{64} << 10, 16, 16}}) {
+    const Space space = open(identity("blocks of " + std::to_string(size)));
+    const std::vector<Digest> chain = random_digests(random, 600);
+    put_all(space, chain, size);
+    const uint64_t before = client.stats().deadline_exceeded;
+    const Prefix prefix = space.longest_prefix({.positions = chain}, {.deadline = over});
+    EXPECT_EQ(prefix.status().code(), StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(prefix.size(), promised);
+    ASSERT_EQ(prefix.blocks().size(), promised);
+    for (const Block& block : prefix.blocks()) EXPECT_TRUE(right(block, chain[block.position]));
+    const Prefix hint = space.longest_prefix({.positions = chain}, {.promise = false, .deadline = over});
+    EXPECT_EQ(hint.status().code(), StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(hint.size(), 256u);
+    const Pinned pinned = space.pin(chain, 0, over);
+    EXPECT_EQ(pinned.hits(), pinned_first);
+    for (size_t i = 0; i < chain.size(); ++i) {
+      EXPECT_EQ(pinned.result(i), i < pinned_first ? StatusCode::kOk : StatusCode::kDeadlineExceeded);
+      EXPECT_EQ(pinned[i] != nullptr, i < pinned_first);
+    }
+    EXPECT_EQ(client.stats().deadline_exceeded, before + 3);
+    EXPECT_EQ(space.longest_prefix({.positions = chain}).size(), chain.size()) << "with time it is all";
+  }
+}
+
+// A part that is needed at the end only is pinned last: without the time for that nothing is usable.
+TEST_P(PrefixModel, ADeadlineBeforeTheEndIsPinned) {
+  const Space space = open(identity("a", {{.name = "state", .need = PartNeed::kWindow, .window = 500}}));
+  const std::vector<Digest> chain = random_digests(random, 600);
+  put_all(space, chain, 100);
+  EXPECT_EQ(space.longest_prefix({.positions = chain}).blocks().size(), 500u);
+  const Prefix prefix = space.longest_prefix({.positions = chain}, {.deadline = within(std::chrono::nanoseconds(0))});
+  EXPECT_EQ(prefix.status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(prefix.size(), 0u);
+  EXPECT_TRUE(prefix.blocks().empty());
+  EXPECT_EQ(space.longest_prefix({.positions = std::span(chain).first(200)}).size(), 200u) << "its pins are free again";
+}
+
 TEST_P(PrefixModel, PinsRunOut) {
   client = Client();
   node.reset();

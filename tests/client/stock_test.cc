@@ -18,7 +18,7 @@ TEST(Stock, GivesWhatWasGrantedForTheLength) {
   std::vector<Grant> taken;
   EXPECT_EQ(stock.take(4096, 4, &taken), 0u);
   EXPECT_EQ(stock.ask(4096, 4), 4u);
-  stock.granted(4096, 4, slots(4096, 4), GrantStop::kNone);
+  stock.granted(4096, 4, slots(4096, 4));
   EXPECT_EQ(stock.bytes(), 4u * 4096);
   EXPECT_EQ(stock.take(4096, 10, &taken), 4u);
   EXPECT_EQ(taken.size(), 4u);
@@ -28,14 +28,14 @@ TEST(Stock, GivesWhatWasGrantedForTheLength) {
 TEST(Stock, AimsHigherEachTimeItRunsShort) {
   Stock stock(1 << 20, 1000);
   std::vector<Grant> taken;
-  stock.granted(4096, 32, slots(4096, 32), GrantStop::kNone);
+  stock.granted(4096, 32, slots(4096, 32));
   EXPECT_EQ(stock.take(4096, 32, &taken), 32u);
   EXPECT_EQ(stock.ask(4096, 0), 0u) << "it never was short";
   EXPECT_EQ(stock.take(4096, 32, &taken), 0u);
   EXPECT_EQ(stock.ask(4096, 0), 32u);
   EXPECT_EQ(stock.ask(4096, 0), 0u) << "they are on their way";
   EXPECT_EQ(stock.ask(4096, 5), 5u) << "but who waits, asks";
-  stock.granted(4096, 37, slots(4096, 37), GrantStop::kNone);
+  stock.granted(4096, 37, slots(4096, 37));
   EXPECT_EQ(stock.take(4096, 40, &taken), 37u);
   EXPECT_EQ(stock.ask(4096, 0), 64u);
   for (int i = 0; i < 10; ++i) stock.take(4096, 40, &taken);
@@ -45,8 +45,8 @@ TEST(Stock, AimsHigherEachTimeItRunsShort) {
 TEST(Stock, UsesASlotThatHardlyWastes) {
   Stock stock(1 << 20, 1000);
   std::vector<Grant> taken;
-  stock.granted(5000, 2, slots(5120, 2), GrantStop::kNone);
-  stock.granted(100, 2, slots(128, 2), GrantStop::kNone);
+  stock.granted(5000, 2, slots(5120, 2));
+  stock.granted(100, 2, slots(128, 2));
   EXPECT_EQ(stock.take(5121, 1, &taken), 0u) << "too long";
   EXPECT_EQ(stock.take(3000, 1, &taken), 0u) << "that would waste";
   EXPECT_EQ(stock.take(4900, 1, &taken), 1u);
@@ -57,7 +57,7 @@ TEST(Stock, UsesASlotThatHardlyWastes) {
 
 TEST(Stock, WhatIsTooMuchOrIdleGoesBack) {
   Stock stock(100 * 1024, 1000);
-  stock.granted(1024, 50, slots(1024, 50), GrantStop::kNone);
+  stock.granted(1024, 50, slots(1024, 50));
   stock.put_back(slots(1024, 80, 100));
   EXPECT_EQ(stock.surplus(false).size(), 30u);
   std::vector<Grant> taken;
@@ -69,8 +69,8 @@ TEST(Stock, WhatIsTooMuchOrIdleGoesBack) {
 
 TEST(Stock, WhatOthersNeedGoesBack) {
   Stock stock(1 << 20, 1000);
-  stock.granted(1024, 5, slots(1024, 5), GrantStop::kNone);
-  stock.granted(4096, 3, slots(4096, 3, 100), GrantStop::kNone);
+  stock.granted(1024, 5, slots(1024, 5));
+  stock.granted(4096, 3, slots(4096, 3, 100));
   EXPECT_EQ(stock.others(1000).size(), 3u) << "a block of 1,000 bytes takes the slots of 1,024";
   EXPECT_EQ(stock.bytes(), 5u * 1024);
   EXPECT_EQ(stock.everything().size(), 5u);
@@ -89,7 +89,7 @@ TEST(Stock, AllClassesTogetherAreBounded) {
 TEST(Stock, AsksForNoMoreThanAMessageHolds) {
   Stock stock(uint64_t{1} << 30, 1 << 20);
   EXPECT_LE(stock.ask(64, 100000), wire::kMaxGrants);
-  stock.granted(64, 10, slots(64, 10), GrantStop::kNone);
+  stock.granted(64, 10, slots(64, 10));
   std::vector<Grant> taken;
   for (int i = 0; i < 20; ++i) stock.take(64, 10000, &taken);
   EXPECT_LE(stock.ask(64, 0), wire::kMaxGrants);
