@@ -115,8 +115,8 @@ struct PrefixOptions {
   uint32_t from = 0;    // index into positions from which blocks are wanted; the engine has the ones before
   bool promise = true;  // pin what was found, so that it stays; false: a hint, which pins and touches nothing
   uint64_t parts = 0;   // bit p: part p is wanted; 0: all that the namespace declares
-  // What was not looked at, or not verified, by then does not count, and status() says kDeadlineExceeded. By default 2 s from
-  // when these options were made.
+  // What was not looked at, or not verified, by then does not count, and status() says kDeadlineExceeded. By default 2 s
+  // from when these options were made.
   Deadline deadline{};
 };
 
@@ -262,10 +262,10 @@ class Space {
   StatusOr<Batch> reserve(const Chain& chain, std::span<const uint32_t> lengths, const PutOptions& options = {},
                           Deadline deadline = {}) const;
 
-  // put() and get() that return with a ticket before they are done. What they were given must stay as it is until the ticket
-  // comes out of Client::poll(): results, positions and, for get, destinations.
-  // submit_get() returns at once. submit_put() copies its sources first, and may have to wait for the node with that, at most
-  // until its deadline: where the client has too few slots ready it asks for more, and while eight messages of this client
+  // put() and get() that return with a ticket before they are done. What they were given must stay as it is until the
+  // ticket comes out of Client::poll(): results, positions and, for get, destinations.
+  // submit_get() returns at once. submit_put() copies its sources first, and may have to wait for the node with that, until its
+  // deadline at most: where the client has too few slots ready it asks for more, and while eight messages of this client
   // are unanswered it sends none. Room that is pinned or being filled is waited for some milliseconds only.
   // kResourceExhausted: kMaxSubmitted are under way; poll first.
   StatusOr<uint64_t> submit_put(const Chain& chain, std::span<const Gather> sources, std::span<StatusCode> results,
