@@ -265,8 +265,8 @@ class Space {
   // put() and get() that return with a ticket before they are done. What they were given must stay as it is until the
   // ticket comes out of Client::poll(): results, positions and, for get, destinations.
   // submit_get() returns at once. submit_put() copies its sources first, and may have to wait for the node with that, at
-  // most until its deadline: where the client has too few slots ready it asks for more, and while eight messages of this client
-  // are unanswered it sends none. Room that is pinned or being filled is waited for some milliseconds only.
+  // most until its deadline: where the client has too few slots ready it asks for more, and while eight messages of this
+  // client are unanswered it sends none. Room that is pinned or being filled is waited for some milliseconds only.
   // kResourceExhausted: kMaxSubmitted are under way; poll first.
   StatusOr<uint64_t> submit_put(const Chain& chain, std::span<const Gather> sources, std::span<StatusCode> results,
                                 const PutOptions& options = {}, Deadline deadline = {}) const;
