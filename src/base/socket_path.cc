@@ -41,6 +41,12 @@ std::string find_socket(std::string_view argument) {
 
 std::string socket_to_listen_on(std::string_view argument) { return std::move(socket_candidates(argument).front()); }
 
+std::string parent_folder(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
 Status check_socket_path(std::string_view path) {
   if (path.empty()) return invalid_argument("the socket's path is empty: give one by --socket or KVIST_SOCKET");
   if (path.size() > kLongestSocketPath) {

@@ -31,6 +31,9 @@ std::string find_socket(std::string_view argument);
 // The path for a node to listen on: the first candidate, whatever lies there.
 std::string socket_to_listen_on(std::string_view argument);
 
+// The folder that a path lies in: "." for a bare name.
+std::string parent_folder(const std::string& path);
+
 // kInvalidArgument: the path is empty or longer than kLongestSocketPath; the message says what to do.
 Status check_socket_path(std::string_view path);
 

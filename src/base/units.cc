@@ -163,4 +163,10 @@ std::string format_duration_short(std::chrono::nanoseconds duration) {
   return "-" + format_rounded(kTimeUnits, -static_cast<double>(count));
 }
 
+std::string format_count(uint64_t number) {
+  std::string text = std::to_string(number);
+  for (size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, 1, ',');
+  return text;
+}
+
 }  // namespace kvist

@@ -36,4 +36,7 @@ std::string format_duration(std::chrono::nanoseconds duration);
 std::string format_size_short(double bytes);
 std::string format_duration_short(std::chrono::nanoseconds duration);
 
+// A number of things, for people: "1,234,567".
+std::string format_count(uint64_t number);
+
 }  // namespace kvist

@@ -31,8 +31,8 @@ StatusOr<int> clients(const Options& options) {
     const auto age = std::chrono::seconds(static_cast<int64_t>(each.real("age_s")));
     rows.push_back(
         {std::to_string(each.number("session")), std::to_string(each.number("pid")), std::to_string(each.number("uid")),
-         each.text("state"), with_commas(each.number("granted")), with_commas(each.number("pinned")),
-         with_commas(each.number("requests")), with_commas(each.number("hits")), with_commas(each.number("misses")),
+         each.text("state"), format_count(each.number("granted")), format_count(each.number("pinned")),
+         format_count(each.number("requests")), format_count(each.number("hits")), format_count(each.number("misses")),
          format_size_short(static_cast<double>(each.number("bytes_got"))), format_duration_short(age), each.text("name")});
   }
   print_table(rows, "rrrlrrrrrrrl");

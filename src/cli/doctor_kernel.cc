@@ -12,6 +12,7 @@
 
 #include "base/cpu.h"
 #include "cli/doctor_checks.h"
+#include "memory/shared_memory.h"
 
 // Newer than the C library of Debian 12; the numbers are the kernel's.
 #ifndef F_SEAL_FUTURE_WRITE
@@ -27,21 +28,6 @@
 
 namespace kvist::cli {
 namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
 
 std::string reason() { return std::strerror(errno); }
 
@@ -83,7 +69,7 @@ Check check_processor() {
 }
 
 Check check_memfd_seals() {
-  const Descriptor file(memfd_create("kvist-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const FileDescriptor file(memfd_create("kvist-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.valid()) {
     return {"memfd_seals", Verdict::kFail, "memfd_create: " + reason(),
             "Allow memfd_create in the container's seccomp profile."};
@@ -106,7 +92,7 @@ Check check_memfd_seals() {
 }
 
 Check check_pidfd() {
-  const Descriptor self(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  const FileDescriptor self(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
   const char* const advice =
       "Allow pidfd_open (Linux 5.3) in the container's seccomp profile: only a pidfd says for sure that a client is dead.";
   if (!self.valid()) return {"pidfd", Verdict::kFail, "pidfd_open: " + reason(), advice};
@@ -120,7 +106,7 @@ Check check_peer_pidfd() {
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return {"peer_pidfd", Verdict::kFail, "socketpair: " + reason(), "Allow Unix sockets of type SOCK_SEQPACKET here."};
   }
-  const Descriptor one(ends[0]), other(ends[1]);
+  const FileDescriptor one(ends[0]), other(ends[1]);
   int pidfd = -1;
   socklen_t size = sizeof(pidfd);
   if (getsockopt(one.get(), SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) != 0) {
@@ -129,7 +115,7 @@ Check check_peer_pidfd() {
             "works "
             "where node and clients share a PID namespace."};
   }
-  const Descriptor held(pidfd);
+  const FileDescriptor held(pidfd);
   return {"peer_pidfd", Verdict::kOk, "the socket names the client's process itself", ""};
 }
 

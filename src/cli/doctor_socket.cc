@@ -13,16 +13,6 @@
 #include "cli/doctor_checks.h"
 
 namespace kvist::cli {
-namespace {
-
-std::string folder_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-}  // namespace
-
 Check check_loopback() {
   const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = {};
@@ -42,7 +32,7 @@ Check check_loopback() {
   if (server >= 0) close(server);
   if (!reached) {
     return {"loopback", Verdict::kWarn, "127.0.0.1: " + why,
-            "Only the node's admin address needs it: `ip link set lo up`, or start the node without --admin."};
+            "Only the node's admin address needs it: `ip link set lo up`, or start the node with --admin none."};
   }
   return {"loopback", Verdict::kOk, "127.0.0.1 can be used for the admin address", ""};
 }
@@ -64,7 +54,7 @@ Check check_socket(const Machine& machine) {
     }
     return {"socket", Verdict::kOk, path, ""};
   }
-  const std::string folder = folder_of(path);
+  const std::string folder = parent_folder(path);
   if (access(folder.c_str(), W_OK | X_OK) != 0) {
     return {"socket", Verdict::kWarn, folder + ": " + std::strerror(errno),
             "A node of this user cannot listen at " + path +

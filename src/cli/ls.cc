@@ -35,7 +35,7 @@ StatusOr<int> list_spaces(Client& client, const Options& options) {
                   {"epochs", space.number("epochs")}});
       continue;
     }
-    rows.push_back({space.text("alias"), with_commas(space.number("blocks")),
+    rows.push_back({space.text("alias"), format_count(space.number("blocks")),
                     format_size_short(static_cast<double>(space.number("block_bytes"))),
                     std::to_string(space.number("epochs")), model});
   }

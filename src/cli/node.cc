@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/secret_file.h"
 #include "base/socket_path.h"
 #include "base/units.h"
 #include "cli/verb.h"
@@ -64,13 +65,14 @@ StatusOr<DomainOptions> parse_domain(const std::string& text) {
       if (!size.ok()) return invalid_argument("--domain " + text + ": " + std::string(size.status().message()));
       domain.memory_bytes = *size;
     } else if (item.rfind("token-file=", 0) == 0) {
-      StatusOr<std::string> token = read_token_file(item.substr(11));
+      StatusOr<std::string> token = read_secret_file(item.substr(11), "token");
       if (!token.ok()) return token.status();
       domain.token = *std::move(token);
     } else if (item.rfind("max-blocks=", 0) == 0) {
       const char* end = item.data() + item.size();
-      if (std::from_chars(item.data() + 11, end, domain.max_blocks).ptr != end) {
-        return invalid_argument("--domain " + text + ": max-blocks is no number");
+      const std::from_chars_result read = std::from_chars(item.data() + 11, end, domain.max_blocks);
+      if (read.ec != std::errc() || read.ptr != end || domain.max_blocks >= kMaxEntries) {
+        return invalid_argument("--domain " + text + ": max-blocks is no number up to " + std::to_string(kMaxEntries - 1));
       }
     } else {
       return invalid_argument("--domain " + text + ": '" + item + "' is neither token-file=PATH nor max-blocks=N");
@@ -90,9 +92,10 @@ StatusOr<NodeOptions> node_options(const Options& given) {
   options.admin = given.admin == "none" ? "" : given.admin;
   options.pool.memory_bytes = given.memory;
   options.pool.max_blocks = static_cast<uint32_t>(given.max_blocks);
+  if (given.block_bytes > UINT32_MAX) return invalid_argument("--block-bytes: a block has less than 4GiB");
   options.pool.block_bytes = static_cast<uint32_t>(given.block_bytes);
   if (!given.token_file.empty()) {
-    StatusOr<std::string> token = read_token_file(given.token_file);
+    StatusOr<std::string> token = read_secret_file(given.token_file, "token");
     if (!token.ok()) return token.status();
     options.pool.token = *std::move(token);
   }

@@ -3,26 +3,16 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <sstream>
 
 #include "base/bytes.h"
 #include "base/digest.h"
+#include "base/secret_file.h"
 #include "cli/json_text.h"
 
 namespace kvist::cli {
 namespace {
-
-// A file with one secret in it: without the newline that editors add.
-StatusOr<std::string> read_secret(const std::string& path, const char* what) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-  if (!file.is_open() || text.empty()) return invalid_argument(std::string("cannot read a ") + what + " from " + path);
-  return text;
-}
 
 struct Known {
   std::string alias, record;
@@ -83,7 +73,7 @@ StatusOr<Client> NodeArguments::connect() const {
   options.pins = 1024;
   options.stock_bytes = 0;  // no slots are kept for a next call
   if (!token_file.empty()) {
-    StatusOr<std::string> token = read_secret(token_file, "token");
+    StatusOr<std::string> token = read_secret_file(token_file, "token");
     if (!token.ok()) return token.status();
     options.token = *std::move(token);
   }
@@ -111,7 +101,7 @@ StatusOr<Space> SpaceArguments::open(Client& client) const {
   StatusOr<Identity> identity = find_identity(*known, space);
   if (!identity.ok()) return identity.status();
   if (!secret_file.empty()) {
-    StatusOr<std::string> secret = read_secret(secret_file, "tenant secret");
+    StatusOr<std::string> secret = read_secret_file(secret_file, "tenant secret");
     if (!secret.ok()) return secret.status();
     identity->tenant_secret = *std::move(secret);
   }
@@ -127,7 +117,7 @@ StatusOr<Space> SpaceArguments::open_or_make(Client& client, const std::string& 
   identity.alias = space.empty() ? "kvist" : space;
   identity.model = model;
   if (!secret_file.empty()) {
-    StatusOr<std::string> secret = read_secret(secret_file, "tenant secret");
+    StatusOr<std::string> secret = read_secret_file(secret_file, "tenant secret");
     if (!secret.ok()) return secret.status();
     identity.tenant_secret = *std::move(secret);
   }
@@ -199,12 +189,6 @@ std::string reason_of(StatusCode code) {
     case StatusCode::kUnauthenticated: break;
   }
   return std::string(status_code_name(code));
-}
-
-std::string with_commas(uint64_t number) {
-  std::string text = std::to_string(number);
-  for (size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, 1, ',');
-  return text;
 }
 
 void print_table(const std::vector<std::vector<std::string>>& rows, const std::string& alignment) {

@@ -46,9 +46,6 @@ struct SpaceArguments {
 // A sentence for a block's result: "the namespace was flushed meanwhile".
 std::string reason_of(StatusCode code);
 
-// "1,234,567".
-std::string with_commas(uint64_t number);
-
 // Lines of columns, each as wide as its widest cell; `right`: a character for each column, 'r' aligned to the right.
 void print_table(const std::vector<std::vector<std::string>>& rows, const std::string& alignment);
 

@@ -53,6 +53,7 @@ VerbBody declare(Arguments& arguments) {
   arguments.size("--block-bytes", options->block_bytes, "Size of a block");
   arguments.seconds("--seconds", options->seconds, "Replay over and over, for so many seconds")
       .default_text("the trace once");
+  arguments.duration("--patience", options->patience, "End a client that does nothing for so long");
   arguments.text("--verify", options->verify, "Which reads the client library compares with their checksums")
       .choices({"never", "sampled", "always"});
   options->cost.declare(arguments);

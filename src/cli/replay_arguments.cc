@@ -83,10 +83,4 @@ int64_t to_milliseconds(std::chrono::nanoseconds time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
 }
 
-std::string with_thousands(uint64_t number) {
-  std::string digits = std::to_string(number);
-  for (size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, ",");
-  return digits;
-}
-
 }  // namespace kvist::cli

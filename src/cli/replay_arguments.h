@@ -56,6 +56,7 @@ struct ReplayArguments {
   uint64_t clients = 4;
   uint64_t block_bytes = 64 << 10;
   std::chrono::nanoseconds seconds{0};
+  std::chrono::nanoseconds patience = std::chrono::minutes(1);
   std::string verify = "sampled";
 };
 
@@ -73,8 +74,5 @@ StatusOr<uint64_t> parse_capacity(std::string_view text, const replay::Trace& tr
 
 // Milliseconds, at most what fits; shorter parts are cut off.
 int64_t to_milliseconds(std::chrono::nanoseconds time);
-
-// 12,031
-std::string with_thousands(uint64_t number);
 
 }  // namespace kvist::cli

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/units.h"
 #include "cli/replay_arguments.h"
 #include "replay/bounds.h"
 #include "replay/index_replay.h"
@@ -58,8 +59,8 @@ double seconds_in_all(const Trace& trace, const replay::CostModel& cost) {
 void print_head(const Trace& trace, const HitCount& infinite, const replay::CostModel& cost) {
   const double minutes = static_cast<double>(trace.requests.back().time_ms) / 60000;
   std::printf("%s: %s requests in %.0f min, %s blocks of %u tokens, %s distinct\n", trace.name.c_str(),
-              with_thousands(trace.requests.size()).c_str(), minutes, with_thousands(trace.blocks.size()).c_str(),
-              trace.block_tokens, with_thousands(trace.distinct_blocks).c_str());
+              format_count(trace.requests.size()).c_str(), minutes, format_count(trace.blocks.size()).c_str(),
+              trace.block_tokens, format_count(trace.distinct_blocks).c_str());
   std::printf("An infinite cache hits %.1f %% of the blocks. Prefill in all: %.0f s, as estimated for\n%s.\n\n",
               100 * infinite.hit_rate(), seconds_in_all(trace, cost), cost.describe().c_str());
   std::printf("%9s %12s %9s %12s %12s %12s %14s\n", "capacity", "blocks", "hit rate", "clairvoyant", "stored", "evicted",
@@ -68,9 +69,9 @@ void print_head(const Trace& trace, const HitCount& infinite, const replay::Cost
 
 void print_row(const Trace& trace, const replay::CostModel& cost, const Row& row) {
   std::printf("%9s %12s %7.1f %% %10.1f %% %12s %12s %12.0f s\n", row.capacity.c_str(),
-              with_thousands(row.capacity_blocks).c_str(), 100 * row.replay.hits.hit_rate(),
-              100 * row.clairvoyant.hit_rate(), with_thousands(row.replay.stored_blocks).c_str(),
-              with_thousands(row.replay.evicted_blocks).c_str(), seconds_saved(trace, row.replay, cost));
+              format_count(row.capacity_blocks).c_str(), 100 * row.replay.hits.hit_rate(), 100 * row.clairvoyant.hit_rate(),
+              format_count(row.replay.stored_blocks).c_str(), format_count(row.replay.evicted_blocks).c_str(),
+              seconds_saved(trace, row.replay, cost));
   std::fflush(stdout);
 }
 

@@ -53,6 +53,7 @@ void print_json(const std::vector<ClientResult>& results, const ClientResult& su
     line.update(as_json(result));
     if (result.killed_by != 0) line["killed_by"] = result.killed_by;
     if (result.failed) line["failed"] = true;
+    if (result.stuck) line["stuck"] = true;
     std::printf("%s\n", line.dump().c_str());
   }
   nlohmann::ordered_json line = {{"client", "total"}};
@@ -134,9 +135,9 @@ void print_summary(const ReplayArguments& arguments, const Trace& trace, const s
   const uint64_t capacity = after.capacity_bytes / arguments.block_bytes;
   const CopyCeiling ceiling = measure_ceiling(static_cast<uint32_t>(arguments.block_bytes));
   std::printf("%s: %s requests by %zu client processes in %.1f s, blocks of %s, a pool of %s\n\n", trace.name.c_str(),
-              with_thousands(sum.requests).c_str(), results.size(), sum.seconds, format_size(arguments.block_bytes).c_str(),
+              format_count(sum.requests).c_str(), results.size(), sum.seconds, format_size(arguments.block_bytes).c_str(),
               format_size(after.capacity_bytes).c_str());
-  std::printf("  %-22s %.1f %% of %s blocks", "hit rate", 100 * sum.hit_rate(), with_thousands(sum.blocks).c_str());
+  std::printf("  %-22s %.1f %% of %s blocks", "hit rate", 100 * sum.hit_rate(), format_count(sum.blocks).c_str());
   if (arguments.seconds.count() == 0) {
     const HitCount infinite = replay::infinite_cache(trace),
                    clairvoyant = replay::clairvoyant_cache(trace, std::max<uint64_t>(1, capacity));
@@ -151,15 +152,19 @@ void print_summary(const ReplayArguments& arguments, const Trace& trace, const s
               ceiling.in_gbps);
   std::printf("  %-22s p50 %.0f us, p99 %.0f us to find, pin, copy and compare what was hit\n", "a request", sum.p50_us,
               sum.p99_us);
-  std::printf("  %-22s %s blocks\n", "evicted", with_thousands(after.evicted - before.evicted).c_str());
+  std::printf("  %-22s %s blocks\n", "evicted", format_count(after.evicted - before.evicted).c_str());
   if (sum.refused_blocks > 0)
-    std::printf("  %-22s %s blocks, for want of room\n", "not stored", with_thousands(sum.refused_blocks).c_str());
+    std::printf("  %-22s %s blocks, for want of room\n", "not stored", format_count(sum.refused_blocks).c_str());
   std::printf("  %-22s %.0f s, as estimated for %s\n", "prefill saved", sum.prefill_seconds_saved,
               priced_by.describe().c_str());
   for (const ClientResult& result : results) {
-    if (result.killed_by != 0)
+    if (result.stuck) {
+      std::printf("  %-22s client %u (pid %d) did nothing for %s and was ended\n", "lost", result.client, result.pid,
+                  format_duration(arguments.patience).c_str());
+    } else if (result.killed_by != 0) {
       std::printf("  %-22s client %u (pid %d) was killed by signal %d\n", "lost", result.client, result.pid,
                   result.killed_by);
+    }
   }
   std::printf("  %-22s %" PRIu64 "\n", "wrong bytes", sum.wrong_bytes);
 }
@@ -193,6 +198,7 @@ StatusOr<int> replay_with_bytes(const ReplayArguments& arguments) {
   options.clients = static_cast<uint32_t>(arguments.clients);
   options.block_bytes = static_cast<uint32_t>(arguments.block_bytes);
   options.seconds = std::chrono::duration<double>(arguments.seconds).count();
+  options.patience_s = std::chrono::duration<double>(arguments.patience).count();
   options.seed = arguments.trace.seed;
   options.verify = *verify;
 

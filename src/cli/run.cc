@@ -1,6 +1,7 @@
 #include "cli/run.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <numeric>
 #include <string>
@@ -152,6 +153,7 @@ int dispatch(std::vector<std::string> words) {
 }  // namespace
 
 int run(int argc, char** argv) {
+  ::signal(SIGCHLD, SIG_DFL);  // a parent that ignores it hands that on, and then nobody learns how a child ended
   const int code = dispatch(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   // A full disk or a closed pipe behind standard output must not look like success.
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

@@ -28,17 +28,17 @@ void print_pool(const JsonView& pool) {
   std::vector<std::vector<std::string>> rows;
   rows.push_back({"memory", size(used) + " of " + size(capacity) + " used (" + percent(share) + "), " +
                                 size(pool.number("ready_bytes")) + " allocated"});
-  rows.push_back({"blocks", with_commas(pool.number("blocks")) + " of at most " + with_commas(pool.number("max_blocks")) +
-                                " (" + size(pool.number("block_bytes")) + "); " + with_commas(pool.number("pinned")) +
-                                " pinned, " + with_commas(pool.number("reserved")) + " reserved, " +
-                                with_commas(pool.number("quarantined")) + " quarantined"});
-  rows.push_back({"reads", percent(pool.real("hit_rate")) + " hits (" + with_commas(pool.number("hits")) + " of " +
-                               with_commas(pool.number("hits") + pool.number("misses")) + "), " +
+  rows.push_back({"blocks", format_count(pool.number("blocks")) + " of at most " + format_count(pool.number("max_blocks")) +
+                                " (" + size(pool.number("block_bytes")) + "); " + format_count(pool.number("pinned")) +
+                                " pinned, " + format_count(pool.number("reserved")) + " reserved, " +
+                                format_count(pool.number("quarantined")) + " quarantined"});
+  rows.push_back({"reads", percent(pool.real("hit_rate")) + " hits (" + format_count(pool.number("hits")) + " of " +
+                               format_count(pool.number("hits") + pool.number("misses")) + "), " +
                                size(pool.number("bytes_got"))});
-  rows.push_back({"evicted", with_commas(pool.number("evicted_total"))});
+  rows.push_back({"evicted", format_count(pool.number("evicted_total"))});
   const uint64_t lost = pool.number("clients_quarantined");
-  rows.push_back({"clients", with_commas(pool.number("clients")) +
-                                 (lost == 0 ? std::string() : ", and " + with_commas(lost) + " that lost their socket")});
+  rows.push_back({"clients", format_count(pool.number("clients")) +
+                                 (lost == 0 ? std::string() : ", and " + format_count(lost) + " that lost their socket")});
   print_table(rows, "ll");
 }
 

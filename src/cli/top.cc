@@ -72,7 +72,7 @@ std::string percent(uint64_t part, uint64_t whole) {
   return text;
 }
 
-std::string whole(double number) { return with_commas(static_cast<uint64_t>(number + 0.5)); }
+std::string whole(double number) { return format_count(static_cast<uint64_t>(number + 0.5)); }
 
 struct Rates {
   double seconds, got, put_blocks, evicted;
@@ -94,7 +94,7 @@ void print_screen(const Numbers& now, const Numbers& before, bool terminal) {
   if (terminal) std::printf("\033[H\033[2J");
   std::printf("memory %s of %s (%s)   blocks %s, %s pinned\n", format_size_short(static_cast<double>(now.used)).c_str(),
               format_size_short(static_cast<double>(now.capacity)).c_str(), percent(now.used, now.capacity).c_str(),
-              with_commas(now.blocks).c_str(), with_commas(now.pinned).c_str());
+              format_count(now.blocks).c_str(), format_count(now.pinned).c_str());
   std::printf("hits %s   got %s/s   stored %s blocks/s   evicted %s/s\n",
               percent(rates.hits, rates.hits + rates.misses).c_str(), format_size_short(rates.got).c_str(),
               whole(rates.put_blocks).c_str(), whole(rates.evicted).c_str());
@@ -108,7 +108,7 @@ void print_screen(const Numbers& now, const Numbers& before, bool terminal) {
     const double requests = rate(client.requests, then.requests, rates.seconds);
     lines.push_back({got + requests,
                      {std::to_string(client.pid), whole(reads), format_size_short(got) + "/s", whole(requests),
-                      with_commas(client.pinned), with_commas(client.granted), client.name}});
+                      format_count(client.pinned), format_count(client.granted), client.name}});
   }
   std::stable_sort(lines.begin(), lines.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<std::vector<std::string>> rows = {{"PID", "READS/S", "GOT", "REQUESTS/S", "PINNED", "SLOTS", "NAME"}};

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "base/units.h"
 #include "cli/replay_arguments.h"
 #include "cli/verb.h"
 #include "replay/arrivals.h"
@@ -125,8 +126,8 @@ StatusOr<int> write_workload(const WorkloadArguments& arguments) {
   if (Status status = writer->close(); !status.ok()) return status;
   std::fprintf(
       stderr, "kvist workload: %s requests of %s sessions and sub-agents in %.0f min, %s blocks of %u tokens, %s distinct\n",
-      with_thousands(requests).c_str(), with_thousands(sessions).c_str(), static_cast<double>(last_ms) / 60000,
-      with_thousands(blocks).c_str(), replay::kBlockTokens, with_thousands(distinct).c_str());
+      format_count(requests).c_str(), format_count(sessions).c_str(), static_cast<double>(last_ms) / 60000,
+      format_count(blocks).c_str(), replay::kBlockTokens, format_count(distinct).c_str());
   return 0;
 }
 

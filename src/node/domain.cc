@@ -154,15 +154,4 @@ Status check_memory_room(const NodeOptions& node, const MemoryRoom& room, uint64
                             (node.tenants.empty() ? "" : " for all domains together"));
 }
 
-StatusOr<std::string> read_token_file(const std::string& path) {
-  std::ifstream file(path);
-  std::string token;
-  if (!file) return failed_precondition("cannot read the token file " + path + ": " + std::strerror(errno));
-  std::getline(file, token);
-  if (!token.empty() && token.back() == '\r') token.pop_back();
-  if (token.empty()) return failed_precondition("the token file " + path + " is empty; its first line is the token");
-  if (token.size() > wire::kMaxText) return failed_precondition("the token in " + path + " is longer than 4096 bytes");
-  return token;
-}
-
 }  // namespace kvist

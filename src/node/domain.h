@@ -84,7 +84,4 @@ uint64_t free_huge_pages();
 // others out.
 Status close_seals(int fd);
 
-// The first line of a token file. kFailedPrecondition: it cannot be read or is empty.
-StatusOr<std::string> read_token_file(const std::string& path);
-
 }  // namespace kvist

@@ -22,14 +22,8 @@ namespace {
 
 constexpr int kBacklog = 128;
 
-std::string folder_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
 Status path_error(const std::string& path, const std::string& doing, int error) {
-  const std::string folder = folder_of(path);
+  const std::string folder = parent_folder(path);
   if (error == ENOENT || error == ENOTDIR) {
     return failed_precondition("the folder " + folder + " for the socket does not exist: create it (`mkdir -p " + folder +
                                "`), or say where the socket should be with --socket PATH");

@@ -43,7 +43,7 @@ uint64_t table_bytes(pid_t node);
 // This program's file, for starting it again with another verb.
 std::string own_program();
 
-// Starts `program arguments...`, its output discarded. Returns its pid, or -1.
+// Starts `program arguments...`, its output discarded; it gets SIGTERM when the calling thread ends. Returns its pid, or -1.
 pid_t start_program(const std::string& program, const std::vector<std::string>& arguments);
 // Ends it by SIGTERM, then SIGKILL once `patience_s` have passed; returns its wait status.
 int stop_program(pid_t pid, double patience_s = 10);

@@ -286,6 +286,7 @@ Status LiveReplay::start() {
       ::_exit(serve(client));
     }
     ended_.push_back({.client = client, .pid = pid, .running = true});
+    seen_.emplace_back();
   }
   return ok_status();
 }
@@ -295,14 +296,34 @@ bool LiveReplay::running() {
   for (ClientResult& client : ended_) {
     if (!client.running) continue;
     int status = 0;
-    if (::waitpid(client.pid, &status, WNOHANG) == client.pid) {
+    const pid_t ended = ::waitpid(client.pid, &status, WNOHANG);
+    if (ended == client.pid) {
       client.running = false;
       client.killed_by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
       client.failed = WIFEXITED(status) && WEXITSTATUS(status) != 0;
+    } else if (ended < 0 && errno == ECHILD) {  // somebody else has collected it, or SIGCHLD is ignored
+      client.running = false;
+    } else {
+      end_if_stuck(client);
     }
     any |= client.running;
   }
   return any;
+}
+
+void LiveReplay::end_if_stuck(ClientResult& client) {
+  const Counts& counts = shared_->clients[client.client];
+  const uint64_t work = counts.requests.load(std::memory_order_relaxed) + counts.got_bytes.load(std::memory_order_relaxed) +
+                        counts.put_bytes.load(std::memory_order_relaxed) +
+                        counts.unavailable.load(std::memory_order_relaxed);
+  Seen& seen = seen_[client.client];
+  const double now = std::chrono::duration<double>(SteadyClock::now().time_since_epoch()).count();
+  if (seen.at == 0 || work != seen.work) {
+    seen = {work, now};
+  } else if (now - seen.at > options_.patience_s && !client.stuck) {
+    client.stuck = true;
+    ::kill(client.pid, SIGKILL);
+  }
 }
 
 std::vector<ClientResult> LiveReplay::results() const {

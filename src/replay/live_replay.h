@@ -36,6 +36,7 @@ struct LiveOptions {
   double seconds = 0;  // 0: the trace once; else over and over until then
   uint64_t seed = 1;
   Verify verify = Verify::kSampled;
+  double patience_s = 60;  // a client that does nothing for so long is ended, so that the replay ends whatever befalls it
 };
 
 struct ClientResult {
@@ -44,6 +45,7 @@ struct ClientResult {
   bool running = false;
   int killed_by = 0;    // signal, 0: it ended by itself
   bool failed = false;  // it could not reach the node, or lost it for good
+  bool stuck = false;   // it was ended because it did nothing for LiveOptions::patience_s
   uint64_t requests = 0, blocks = 0, hit_blocks = 0, hit_tokens = 0;
   uint64_t got_bytes = 0, put_bytes = 0, wrong_bytes = 0;
   uint64_t refused_blocks = 0, unavailable = 0;  // puts without room; calls without a node
@@ -64,7 +66,7 @@ class LiveReplay {
   LiveReplay& operator=(const LiveReplay&) = delete;
 
   Status start();
-  // Collects clients that have ended. False: none is left.
+  // Collects clients that have ended, and ends those that are stuck. False: none is left.
   bool running();
   // Of all clients, now or at their end.
   std::vector<ClientResult> results() const;
@@ -75,12 +77,18 @@ class LiveReplay {
   struct Counts;
   struct Shared;
   int serve(uint32_t client);
+  void end_if_stuck(ClientResult& client);
 
   const Trace& trace_;
   LiveOptions options_;
   double (*prefill_seconds_)(uint64_t);
   Shared* shared_ = nullptr;  // by all clients
+  struct Seen {
+    uint64_t work = 0;
+    double at = 0;  // when that was first seen; 0: never
+  };
   std::vector<ClientResult> ended_;
+  std::vector<Seen> seen_;  // of each client
 };
 
 }  // namespace kvist::replay

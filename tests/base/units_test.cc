@@ -80,5 +80,13 @@ TEST(Units, ShortFormsRound) {
   EXPECT_EQ(format_duration_short(250ns), "250ns");
 }
 
+TEST(FormatCount, GroupsDigitsByThousands) {
+  EXPECT_EQ(format_count(0), "0");
+  EXPECT_EQ(format_count(999), "999");
+  EXPECT_EQ(format_count(1000), "1,000");
+  EXPECT_EQ(format_count(12'034'567), "12,034,567");
+  EXPECT_EQ(format_count(~uint64_t{0}), "18,446,744,073,709,551,615");
+}
+
 }  // namespace
 }  // namespace kvist

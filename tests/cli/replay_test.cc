@@ -173,12 +173,5 @@ TEST(ReplayArguments, Capacities) {
     EXPECT_FALSE(parse_capacity(text, trace).ok()) << text;
 }
 
-TEST(ReplayArguments, Thousands) {
-  EXPECT_EQ(with_thousands(0), "0");
-  EXPECT_EQ(with_thousands(999), "999");
-  EXPECT_EQ(with_thousands(1000), "1,000");
-  EXPECT_EQ(with_thousands(1234567), "1,234,567");
-}
-
 }  // namespace
 }  // namespace kvist::cli

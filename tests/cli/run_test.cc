@@ -8,6 +8,7 @@
 
 #include "cli/verb.h"
 #include "command.h"
+#include "support/paths.h"
 
 namespace kvist::cli {
 namespace {
@@ -92,7 +93,7 @@ TEST(Command, WrongArgumentsAreOneLineAndCodeTwo) {
 }
 
 TEST(Command, OutputThatCannotBeWrittenIsAFailure) {
-  const int status = std::system(KVIST_BINARY " version >/dev/full 2>/dev/null");
+  const int status = std::system((std::string(test::kCommand) + " version >/dev/full 2>/dev/null").c_str());
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 1);
 }

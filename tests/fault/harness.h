@@ -68,7 +68,7 @@ class Command {
     static int runs = 0;
     const std::string base = folder.file("run" + std::to_string(runs++));
     out_ = base + ".out", err_ = base + ".err";
-    words.insert(words.begin(), KVIST_BINARY);
+    words.insert(words.begin(), kCommand);
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);

@@ -238,8 +238,8 @@ class MemoryLimit : public FaultTest {
       if (::write(procs.get(), "0", 1) != 1) ::_exit(126);
       const FileDescriptor out(::open(errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
       ::dup2(out.get(), STDERR_FILENO);
-      ::execl(KVIST_BINARY, KVIST_BINARY, "node", "--memory", memory.c_str(), "--max-blocks", "4096", "--socket",
-              socket_.c_str(), "--admin", "none", static_cast<char*>(nullptr));
+      ::execl(kCommand, kCommand, "node", "--memory", memory.c_str(), "--max-blocks", "4096", "--socket", socket_.c_str(),
+              "--admin", "none", static_cast<char*>(nullptr));
       ::_exit(127);
     }
     Run run;

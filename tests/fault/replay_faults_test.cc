@@ -163,5 +163,44 @@ TEST_F(ReplayFaults, NodeKilledUnderFourClients) {
   std::printf("%s\n", runs_[0]->total().dump().c_str());
 }
 
+// A client that is stopped for good does not keep the replay from ending; the others finish, and it says what became of it.
+TEST_F(ReplayFaults, AClientStoppedForGoodIsEnded) {
+  const auto node = start_node(memory_);
+  runs_.push_back(start_replay(trace_, {"--clients", "3", "--seconds", "2s", "--patience", "2s"}));
+  ASSERT_TRUE(eventually([&] { return clients().size() == 3; }));
+  const pid_t stopped = clients().front();
+  ASSERT_EQ(::kill(stopped, SIGSTOP), 0);
+  EXPECT_EQ(runs_[0]->wait(), 0) << runs_[0]->errors();
+  size_t stuck = 0;
+  for (const Json& line : runs_[0]->lines()) stuck += line.contains("stuck");
+  EXPECT_EQ(stuck, 1u);
+  EXPECT_TRUE(eventually([&] { return only_blocks_take_room(kBlockBytes); })) << report_of(socket_).dump(1);
+}
+
+// The node that a replay started for itself does not outlive it.
+TEST_F(ReplayFaults, ANodeOfItsOwnEndsWithTheReplay) {
+  Command replay(folder_, {"replay", trace_, "--memory", "96MiB", "--clients", "2", "--seconds", "60s"});
+  // The children of a process, as /proc lists them.
+  std::vector<pid_t> children;
+  const auto has_three = [&] {
+    children.clear();
+    std::istringstream text(
+        read_file("/proc/" + std::to_string(replay.pid()) + "/task/" + std::to_string(replay.pid()) + "/children"));
+    for (pid_t pid = 0; text >> pid;) children.push_back(pid);
+    return children.size() == 3;
+  };
+  if (::access("/proc/self/task", F_OK) != 0 || !eventually(has_three)) {
+    GTEST_SKIP() << "this kernel does not list a process's children in /proc";
+  }
+  ASSERT_EQ(::kill(replay.pid(), SIGKILL), 0);
+  replay.wait();
+  for (const pid_t pid : children) {
+    EXPECT_TRUE(eventually([&] {
+      return ::kill(pid, 0) != 0 || read_file("/proc/" + std::to_string(pid) + "/stat").find(") Z") != std::string::npos;
+    })) << pid
+        << " is still there";
+  }
+}
+
 }  // namespace
 }  // namespace kvist::test

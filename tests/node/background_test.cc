@@ -363,18 +363,5 @@ TEST(NodeOptions, MemoryBeyondTheRoomIsRefusedWithWhatWouldFit) {
   EXPECT_FALSE(check_memory_room(node, nine, 4300).ok());
 }
 
-TEST(NodeOptions, TheTokenIsAFilesFirstLine) {
-  Folder folder;
-  std::ofstream(folder.file("a")) << "secret\nrest\n";
-  std::ofstream(folder.file("b")) << "secret\r\n";
-  std::ofstream(folder.file("empty")) << "\nsecret\n";
-  StatusOr<std::string> a = read_token_file(folder.file("a")), b = read_token_file(folder.file("b"));
-  ASSERT_TRUE(a.ok() && b.ok());
-  EXPECT_EQ(*a, "secret");
-  EXPECT_EQ(*b, "secret");
-  EXPECT_EQ(read_token_file(folder.file("empty")).status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(read_token_file(folder.file("none")).status().code(), StatusCode::kFailedPrecondition);
-}
-
 }  // namespace
 }  // namespace kvist::test

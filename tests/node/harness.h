@@ -25,6 +25,7 @@
 #include "base/log.h"
 #include "node/node.h"
 #include "node/raw_client.h"
+#include "support/paths.h"
 
 namespace kvist::test {
 
@@ -133,7 +134,7 @@ class ProcessNode {
   explicit ProcessNode(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {}) {
     int out[2], err[2];
     if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) return;
-    std::vector<std::string> words = {KVIST_BINARY, "node"};
+    std::vector<std::string> words = {kCommand, "node"};
     words.insert(words.end(), arguments.begin(), arguments.end());
     pid_ = ::fork();
     if (pid_ == 0) {

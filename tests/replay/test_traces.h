@@ -11,12 +11,13 @@
 
 #include "base/random.h"
 #include "replay/trace.h"
+#include "support/paths.h"
 
 namespace kvist::replay {
 
 // The folder of the public traces beside the source tree, or "" where it is absent.
 inline std::string public_trace(const std::string& file) {
-  std::string path = std::string(KVIST_SOURCE_DIR) + "/../shared/traces/" + file;
+  std::string path = std::string(test::kSourceFolder) + "/../shared/traces/" + file;
   return access(path.c_str(), R_OK) == 0 ? path : std::string();
 }
 
