@@ -360,9 +360,12 @@ class Pool {
 
   // pool_maintain.cc: what is done in steps
   bool keep_free();
+  uint64_t room_for(SlotAllocator::Class c) const;
+  uint32_t evict_for(SlotAllocator::Class c, uint32_t budget);
   bool sweep_flushed();
   bool start_drain(SlotAllocator::Class wanted);
   bool drain_step();
+  void end_drain();
   void move_block(EntryId id);
   void expire_fetches();
 
@@ -396,10 +399,14 @@ class Pool {
   std::vector<uint64_t> pinned_filter_;  // a bit for a hash of each entry that was pinned at the last scan
   std::vector<uint32_t> pinned_words_;   // of the filter: those that are not zero
   std::vector<uint32_t> demand_;         // by class: tick of the last grant
+  std::vector<uint64_t> in_vain_;        // by class: bytes evicted for it without a slot of it, since a drain began or ended
   uint32_t draining_ = kNoExtent;
   bool memory_ended_ = false;
   EntryId drain_at_ = 1;
   uint64_t drain_until_ms_ = 0;
+  uint64_t drain_pass_ms_ = 0;          // when to look over the entries again
+  uint64_t drain_retry_ms_ = 0;         // when an extent that could not be emptied may be tried again
+  std::vector<uint64_t> avoid_drains_;  // by extent: not to be tried before this time
   uint32_t commits_to_recheck_ = 0;
 
   std::unique_ptr<Session> node_session_;  // pins held for readers elsewhere

@@ -241,7 +241,7 @@ void Pool::return_slot(uint64_t offset, bool quarantine) {
   // Whoever remembers a place in this extent must not take what comes next for it.
   control_.extent_generations[extent].fetch_add(1, std::memory_order_release);
   if (draining_ == extent) {
-    draining_ = kNoExtent;
+    end_drain();
     ++stats_.extents_moved;
   }
 }

@@ -11,6 +11,7 @@ constexpr uint32_t kExamined = 256;          // leaves a step
 constexpr uint32_t kScanned = 4096;          // entries a step
 constexpr uint64_t kMovedBytes = 8 << 20;    // a step
 constexpr uint64_t kDrainPatienceMs = 5000;  // for what cannot be moved out of an extent
+constexpr uint64_t kDrainPauseMs = 30000;    // before an extent that was given up for that reason is tried again
 constexpr uint64_t kMostKeptFree = 4096;     // slots of a class
 constexpr Tick kDemandTicks = 60;
 
@@ -23,6 +24,24 @@ bool Pool::maintain() {
   return keep_free() || more;
 }
 
+// Slots that can be had without evicting or moving anything.
+uint64_t Pool::room_for(SlotAllocator::Class c) const {
+  return slots_.free_slots(c) + slots_.free_extents() * (slots_.extent_bytes() / slots_.slot_bytes(c));
+}
+
+// Evicts a batch for class `c`. Victims of other classes help it only when an extent of theirs changes hands: while that is
+// under way, or cannot be tried again yet, no more than an extent's worth of them goes.
+uint32_t Pool::evict_for(SlotAllocator::Class c, uint32_t budget) {
+  if (in_vain_.size() <= c) in_vain_.resize(c + 1u);
+  const bool wait = draining_ != kNoExtent || now_ms_ < drain_retry_ms_;
+  if (wait && in_vain_[c] >= slots_.extent_bytes()) return 0;
+  const uint64_t room = room_for(c);
+  const uint64_t bytes = stats_.live_bytes;
+  const uint32_t evicted = evict_batch(64, budget);
+  in_vain_[c] = room_for(c) > room ? 0 : in_vain_[c] + bytes - stats_.live_bytes;
+  return evicted;
+}
+
 // Evicts until each class that was asked for lately has `free_target` of the pool free, so that puts do not wait.
 bool Pool::keep_free() {
   if (config_.live_limit != 0 || (slots_.ready_bytes() < memory_->arena_bytes() && !memory_ended_)) return false;
@@ -32,11 +51,10 @@ bool Pool::keep_free() {
     const uint64_t slot_bytes = slots_.slot_bytes(c);
     const auto share = static_cast<uint64_t>(static_cast<double>(slots_.ready_bytes()) * config_.free_target);
     const uint64_t wanted = std::min(share / slot_bytes, kMostKeptFree);
-    const uint64_t there = slots_.free_slots(c) + slots_.free_extents() * (slots_.extent_bytes() / slot_bytes);
+    const uint64_t there = room_for(c);
     if (there >= wanted) continue;
-    const uint32_t evicted = evict_batch(64, kExamined);
-    const uint64_t now_there = slots_.free_slots(c) + slots_.free_extents() * (slots_.extent_bytes() / slot_bytes);
-    if (evicted > 0 && now_there == there && draining_ == kNoExtent) start_drain(c);
+    const uint32_t evicted = evict_for(c, kExamined);
+    if (evicted > 0 && room_for(c) == there && draining_ == kNoExtent) start_drain(c);
     if (evicted > 0) return true;
   }
   return false;
@@ -69,10 +87,16 @@ bool Pool::sweep_flushed() {
 bool Pool::start_drain(SlotAllocator::Class wanted) {
   uint32_t best = kNoExtent;
   uint64_t fewest = ~uint64_t{0};
+  uint64_t retry = ~uint64_t{0};
+  avoid_drains_.resize(slots_.extent_count());
   for (uint32_t extent = 0; extent < slots_.extent_count(); ++extent) {
     if (slots_.extent_free(extent)) continue;
     const SlotAllocator::Class c = slots_.class_of(uint64_t{extent} * slots_.extent_bytes());
     if (c == wanted || slots_.draining(extent)) continue;
+    if (now_ms_ < avoid_drains_[extent]) {
+      retry = std::min(retry, avoid_drains_[extent]);
+      continue;
+    }
     const uint64_t used = slots_.extent_used_slots(extent);
     const uint64_t here_free = slots_.extent_bytes() / slots_.slot_bytes(c) - used;
     if (slots_.free_slots(c) < here_free + used) continue;
@@ -81,16 +105,34 @@ bool Pool::start_drain(SlotAllocator::Class wanted) {
     best = extent;
     fewest = to_move;
   }
-  if (best == kNoExtent) return false;
+  if (best == kNoExtent) {
+    drain_retry_ms_ = retry == ~uint64_t{0} ? 0 : retry;
+    return false;
+  }
   slots_.drain(best);
+  end_drain();
   draining_ = best;
   drain_at_ = 1;
+  drain_pass_ms_ = 0;
   drain_until_ms_ = now_ms_ + kDrainPatienceMs;
   return true;
 }
 
-// Moves blocks out of the draining extent. True: there is more to do at once.
+void Pool::end_drain() {
+  draining_ = kNoExtent;
+  std::fill(in_vain_.begin(), in_vain_.end(), 0);
+}
+
+// Moves blocks out of the draining extent. True: there is more to do at once. What is granted or pinned there goes in its
+// own time: one look over the entries a tick finds what has become movable.
 bool Pool::drain_step() {
+  if (drain_at_ == 1 && now_ms_ >= drain_until_ms_) {
+    slots_.undrain(draining_);
+    avoid_drains_[draining_] = now_ms_ + kDrainPauseMs;
+    end_drain();
+    return false;
+  }
+  if (drain_at_ == 1 && now_ms_ < drain_pass_ms_) return false;
   uint64_t moved = 0;
   const uint64_t from = uint64_t{draining_} * slots_.extent_bytes();
   const EntryId end = std::min(drain_at_ + kScanned, fresh_);
@@ -106,9 +148,7 @@ bool Pool::drain_step() {
   if (draining_ == kNoExtent) return false;  // its last slot was freed
   if (drain_at_ < fresh_) return true;
   drain_at_ = 1;
-  if (now_ms_ < drain_until_ms_) return false;  // granted or pinned slots: look again at the next call
-  slots_.undrain(draining_);
-  draining_ = kNoExtent;
+  drain_pass_ms_ = now_ms_ + config_.tick_ms;
   return false;
 }
 

@@ -32,7 +32,7 @@ std::optional<uint64_t> Pool::acquire_slot(SlotAllocator::Class c, GrantStop* st
   }
   bool moving = false;
   for (int attempt = 0; attempt < 4; ++attempt) {
-    const uint32_t evicted = evict_batch(64, kInlineBudget / 4);
+    const uint32_t evicted = evict_for(c, kInlineBudget / 4);
     if (auto offset = slots_.allocate(c)) return offset;
     // What was evicted was of other sizes: an extent of theirs has to become ours.
     moving = draining_ != kNoExtent || start_drain(c);

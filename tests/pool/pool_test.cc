@@ -352,6 +352,41 @@ TEST(Pool, ExtentsMoveBetweenSizesWhenDemandShifts) {
   }
 }
 
+// A slot that is granted, and stays so, keeps its extent: what was evicted for another size would go in vain.
+TEST(Pool, AnExtentThatCannotBeEmptiedCostsFewBlocksAndIsGivenUp) {
+  PoolConfig config;
+  config.extent_bytes = 64 << 10;
+  config.capacity_bytes = 16 * config.extent_bytes;
+  config.max_blocks = 4096;
+  config.free_target = 0.1;
+  PoolHarness h(config);
+  for (uint64_t c = 0; c < 240; ++c) ASSERT_EQ(h.put_at(c, 0, 4096), CommitCode::kStored);
+  Grant kept;  // alone in the last extent, which is therefore the first to be tried
+  GrantStop stop;
+  ASSERT_EQ(h.pool->grant(h.kSession, 4096, {&kept, 1}, &stop), 1u);
+  Grant wanted;
+  ASSERT_EQ(h.pool->grant(h.kSession, 40 << 10, {&wanted, 1}, &stop), 0u);
+  EXPECT_EQ(stop, GrantStop::kEvicting);
+  // Nothing changes meanwhile, so there is nothing to do after some turns.
+  int turns = 0;
+  while (h.pool->maintain() && turns < 1000) ++turns;
+  EXPECT_LT(turns, 200);
+  for (int i = 0; i < 1000; ++i) h.pool->maintain();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(h.pool->grant(h.kSession, 40 << 10, {&wanted, 1}, &stop), 0u);
+  // 25 slots of 4 KiB are kept free, an extent's worth of 16 may go in vain, and a batch more of each.
+  EXPECT_LT(h.pool->stats().evicted, 64u);
+  EXPECT_EQ(h.pool->stats().extents_moved, 0u);
+  for (int i = 0; i < 10; ++i) {
+    h.tick();
+    while (h.pool->maintain()) {
+    }
+  }
+  EXPECT_GT(h.pool->stats().extents_moved, 0u);
+  EXPECT_EQ(h.put_at(1000, 0, 40 << 10), CommitCode::kStored);
+  EXPECT_EQ(h.pool->session_use(h.kSession).granted_slots, 1u);
+  EXPECT_EQ(h.pool->self_check(), "");
+}
+
 // ---- namespaces, sessions -----------------------------------------------------------------------------------------
 
 TEST(Pool, UnequalRecordUnderOneAliasNamesTheField) {
