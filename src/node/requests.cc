@@ -5,6 +5,12 @@
 #include <utility>
 
 namespace kvist {
+namespace {
+
+// Removing so many blocks takes about a millisecond.
+constexpr size_t kHeavyRemoval = 1024;
+
+}  // namespace
 
 using wire::Builder;
 using wire::Cursor;
@@ -136,10 +142,11 @@ bool Requests::remove(Session& session, uint32_t request, Body body, Builder& an
   wire::RemoveMessage message;
   if (!wire::decode(body, &message)) return false;
   const SpaceRef space{message.fixed.slot, message.fixed.epoch};
+  remove_codes_.resize(message.digests.size());
+  session.domain->pool().remove(space, message.digests, message.fixed.part, remove_codes_);
+  heavy_ |= message.digests.size() >= kHeavyRemoval;
   codes_.clear();
-  for (const Digest& digest : message.digests) {
-    codes_.push_back(static_cast<uint8_t>(session.domain->pool().remove(space, digest, message.fixed.part).code()));
-  }
+  for (const StatusCode code : remove_codes_) codes_.push_back(static_cast<uint8_t>(code));
   answer.start(answer_type(MessageType::kRemove), request);
   answer.add(static_cast<uint32_t>(codes_.size()));
   answer.add(uint32_t{0});

@@ -36,6 +36,9 @@ class Requests {
   // Whether a client asked for room since this was last asked, waits for it, and got none.
   bool take_room_wanted() { return std::exchange(room_wanted_, false); }
 
+  // Whether a request since this was last asked took so long that others should be served before the client's next.
+  bool take_heavy() { return std::exchange(heavy_, false); }
+
  private:
   using Body = std::span<const std::byte>;
 
@@ -57,6 +60,7 @@ class Requests {
   NodeCounters& counters_;
   Reporter reporter_;
   bool room_wanted_ = false;
+  bool heavy_ = false;
 
   // Kept between requests, so that the hot path allocates nothing.
   wire::CommitMessage commit_;
@@ -64,6 +68,7 @@ class Requests {
   std::vector<wire::GrantItem> grants_;
   std::vector<CommitRecord> records_;
   std::vector<CommitCode> commit_codes_;
+  std::vector<StatusCode> remove_codes_;
   std::vector<uint8_t> codes_;
 };
 

@@ -104,7 +104,8 @@ uint32_t Sessions::on_socket(SessionId id, Now now) {
   return read_requests(session, now);
 }
 
-// Reads at most as many packets as a client may have in flight, so that one that sends more has to wait like the others.
+// Reads at most as many packets as a client may have in flight, so that one that sends more has to wait like the others, and
+// none after a heavy one. What is left makes the socket readable at the next turn.
 uint32_t Sessions::read_requests(Session& session, Now now) {
   uint32_t handled = 0;
   while (handled < wire::kMaxInFlight && session.output.empty()) {
@@ -124,6 +125,10 @@ uint32_t Sessions::read_requests(Session& session, Now now) {
     }
     ++handled;
     if (!handle_packet(session, std::span(packet_).first(static_cast<size_t>(size)), now)) return handled;
+    if (requests_.take_heavy()) {
+      left_unread_ = true;
+      break;
+    }
   }
   return handled;
 }
@@ -453,7 +458,8 @@ bool Sessions::finish(Now now) {
   }
   bool more = false;
   for (const SessionId id : ids) {
-    more |= on_socket(id, now) == wire::kMaxInFlight;
+    left_unread_ = false;
+    more |= on_socket(id, now) == wire::kMaxInFlight || left_unread_;
     const auto found = sessions_.find(id);
     more |= found != sessions_.end() && !found->second->output.empty();
   }

@@ -103,6 +103,7 @@ class Sessions {
   SessionId next_id_ = 1;
   uint32_t greeting_ = 0;
   uint64_t ended_ = 0;
+  bool left_unread_ = false;  // a turn of a session ended before its requests did
 
   std::vector<std::byte> packet_;  // what recv() fills
   wire::Builder answer_;

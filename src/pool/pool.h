@@ -226,6 +226,8 @@ class Pool {
   // kNotFound: no such block. An inner block leaves a stub. A pinned block is unreachable at once, its slot is reused
   // when the last pin goes.
   Status remove(SpaceRef space, const Digest& digest, uint16_t part);
+  // The same for many: codes[i] of digests[i]. All pins are looked at once, not once a block.
+  void remove(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> codes);
   // Somebody found wrong bytes. The pool looks itself: true if they are wrong, and the block is quarantined.
   bool report_bad(EntryId id, uint32_t generation);
 

@@ -171,12 +171,21 @@ void Pool::kill(EntryId id, bool quarantine) {
 
 Status Pool::remove(SpaceRef ref, const Digest& digest, uint16_t part) {
   if (space_of(ref) == nullptr) return failed_precondition("the namespace was flushed; open it again");
-  const EntryId id = find(ref, digest, part);
-  if (id == kNoEntry) return not_found("no such block");
-  kill(id, false);
+  StatusCode code = StatusCode::kOk;
+  remove(ref, {&digest, 1}, part, {&code, 1});
+  return code == StatusCode::kOk ? ok_status() : not_found("no such block");
+}
+
+void Pool::remove(SpaceRef ref, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> codes) {
+  const bool open = space_of(ref) != nullptr;
+  for (size_t i = 0; i < digests.size(); ++i) {
+    const EntryId id = find(ref, digests[i], part);
+    codes[i] = !open ? StatusCode::kFailedPrecondition : id == kNoEntry ? StatusCode::kNotFound : StatusCode::kOk;
+    if (id == kNoEntry) continue;
+    kill(id, false);
+    ++stats_.removed;
+  }
   settle_held_slots();
-  ++stats_.removed;
-  return ok_status();
 }
 
 bool Pool::report_bad(EntryId id, uint32_t generation) {

@@ -1,5 +1,6 @@
 #include "pool/pool.h"
 
+#include <algorithm>
 #include <set>
 
 #include "pool/harness.h"
@@ -272,6 +273,34 @@ TEST(Pool, RemovedPinnedBlockKeepsItsSlotUntilUnpinned) {
 }
 
 // A chain longer than the pool: what is kept is its beginning, and its end is not taken away to make room for more of it.
+TEST(Pool, ManyRemovalsLookAtThePinsOnce) {
+  PoolHarness h(small_pool(64));
+  std::vector<Digest> names;
+  for (uint32_t c = 0; c < 40; ++c) {
+    ASSERT_EQ(h.put_at(c, 0), CommitCode::kStored);
+    names.push_back(digest_at(c, 0));
+  }
+  names.push_back(digest_at(99, 0));
+  names.push_back(digest_at(0, 0));  // again
+  BlockView view;
+  ASSERT_EQ(h.reader.find_and_pin(h.space, digest_at(3, 0), 0, h.pins.word(0), &view), PinResult::kPinned);
+  h.pins.word(1).store(~uint64_t{0});  // no pin: counted each time that the table is looked at
+  const uint64_t before = h.pool->stats().garbage_pins;
+  std::vector<StatusCode> codes(names.size());
+  h.pool->remove(h.space, names, 0, codes);
+  EXPECT_EQ(h.pool->stats().garbage_pins, before + 1);
+  EXPECT_EQ(std::count(codes.begin(), codes.end(), StatusCode::kOk), 40);
+  EXPECT_EQ(codes[40], StatusCode::kNotFound);
+  EXPECT_EQ(codes[41], StatusCode::kNotFound);
+  EXPECT_EQ(h.pool->stats().removed, 40u);
+  EXPECT_EQ(h.pool->stats().awaiting_unpin, 1u);  // the pinned one keeps its slot
+  EXPECT_TRUE(bytes_right(digest_at(3, 0), 0, view.data, view.length));
+  EXPECT_EQ(h.pool->self_check(), "");
+  ASSERT_TRUE(h.pool->flush_space("test").ok());
+  h.pool->remove(h.space, {names.data(), 1}, 0, codes);
+  EXPECT_EQ(codes[0], StatusCode::kFailedPrecondition);
+}
+
 TEST(Pool, ChainLongerThanThePoolKeepsItsBeginning) {
   PoolHarness h(small_pool(16));
   uint32_t stored = 0;
