@@ -185,15 +185,14 @@ bool Requests::report_bad(Session& session, uint32_t request, Body body, Builder
     answer_failure(answer, MessageType::kReportBad, request, invalid_argument("there is no such entry"));
     return true;
   }
-  const uint64_t allowed = options_.report_bytes_per_second;
-  if (session.reported_bytes >= allowed) {
+  if (!pool.may_verify(session.id, pool.info(message.entry).length)) {
     ++counters_.reports_refused;
     answer_failure(answer, MessageType::kReportBad, request,
-                   resource_exhausted("this client has reported more than " + std::to_string(allowed) +
-                                      " bytes of blocks in a second; the scrubber will find what is wrong"));
+                   resource_exhausted("more than " + std::to_string(options_.report_bytes_per_second) +
+                                      " bytes of blocks were verified for this client in a second; the scrubber will find "
+                                      "what is wrong"));
     return true;
   }
-  session.reported_bytes += pool.info(message.entry).length + uint64_t{4096};
   answer.start(answer_type(MessageType::kReportBad), request);
   answer.add(static_cast<uint32_t>(pool.report_bad(message.entry, message.generation)));
   return true;

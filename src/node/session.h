@@ -45,8 +45,7 @@ struct Session {
   std::string name;
 
   uint64_t requests = 0;
-  uint64_t active_window = 0;   // the last stretch of time with a request from it, see Sessions::active()
-  uint64_t reported_bytes = 0;  // of blocks that it reported bad since the last tick
+  uint64_t active_window = 0;  // the last stretch of time with a request from it, see Sessions::active()
 
   // Answers that the socket did not take yet. While there are any, no further request is read, so there are at most as
   // many as one turn makes.

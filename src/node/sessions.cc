@@ -276,7 +276,8 @@ Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now 
     if (!session.bell.valid()) return resource_exhausted(std::string("no eventfd: ") + std::strerror(errno));
   }
   if (Status s = poller_.add(pidfd->get(), EPOLLIN, Watched::kSessionProcess, session.id); !s.ok()) return s;
-  const SessionLimits limits = (*domain)->limits(options_.limits);
+  SessionLimits limits = (*domain)->limits(options_.limits);
+  limits.verified_bytes = options_.report_bytes_per_second;
   if (Status s = (*domain)->pool().add_session(session.id, limits, session.table(), session.pin_capacity); !s.ok()) return s;
   session.domain = domain->get();
   session.pidfd = *std::move(pidfd);
@@ -438,7 +439,6 @@ void Sessions::on_process_end(SessionId id) {
 void Sessions::tick(Now now) {
   std::vector<std::pair<SessionId, Ended>> late;
   for (const auto& [id, session] : sessions_) {
-    session->reported_bytes = 0;
     const auto passed = [&](uint64_t since, std::chrono::milliseconds limit) {
       return now.ms - since > static_cast<uint64_t>(limit.count());
     };

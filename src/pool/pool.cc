@@ -66,6 +66,7 @@ void Pool::set_time(uint64_t now_ms) {
   control_.header->now.store(tick, std::memory_order_release);
   expire_tips();
   scan_pins();
+  for (const auto& [id, session] : sessions_) session->verified_bytes = 0;
   if (!held_.empty()) settle_held_slots();
 }
 

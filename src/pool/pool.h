@@ -65,6 +65,7 @@ struct SessionLimits {
   uint64_t granted_bytes = uint64_t{256} << 20;  // slots in its stock or being filled
   uint32_t granted_slots = 65536;
   uint64_t pinned_bytes = uint64_t{4} << 30;  // counted with each tick, and again before a grant is refused for it
+  uint64_t verified_bytes = uint64_t{256} << 20;  // of blocks that the pool reads in a tick to check what the session said
 };
 
 struct Grant {
@@ -150,7 +151,7 @@ struct PoolStats {
   uint64_t evicted = 0, evict_examined = 0, evict_revived = 0, evict_worst_step = 0, removed = 0, flushed = 0;
   uint64_t commits[kCommitCodes] = {};
   uint64_t grants_refused = 0, bad_blocks = 0, false_reports = 0, garbage_pins = 0, index_full = 0, stubs_made = 0,
-           stubs_filled = 0, moved_blocks = 0, extents_moved = 0, over_pinned_sessions = 0;
+           stubs_filled = 0, moved_blocks = 0, extents_moved = 0, over_pinned_sessions = 0, rechecks_skipped = 0;
   uint64_t metadata_bytes = 0;
 };
 
@@ -215,7 +216,8 @@ class Pool {
   // Makes one filled slot readable. The batch's thread must have fenced its streaming stores before it sent the record.
   CommitCode commit(SessionId session, SpaceRef space, const CommitRecord& record);
   // The same for a batch, in order: codes[i] of records[i]. Faster, because the tables that a later record needs are
-  // fetched into the cache while an earlier one is worked on.
+  // fetched into the cache while an earlier one is worked on. A grant that an earlier record of the batch names is refused
+  // (kBadGrant): nobody can have filled it anew.
   void commit(SessionId session, SpaceRef space, std::span<const CommitRecord> records, std::span<CommitCode> codes);
   // Uses that carry a session id or a stop reason, kept for retention. Bounded: the oldest are forgotten.
   void note_use(SpaceRef space, const Digest& tip, std::string_view session_name, std::string_view stop_reason);
@@ -230,6 +232,9 @@ class Pool {
   void remove(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> codes);
   // Somebody found wrong bytes. The pool looks itself: true if they are wrong, and the block is quarantined.
   bool report_bad(EntryId id, uint32_t generation);
+  // Whether so many bytes may be read for this session's sake now, and if so, that they will be. Commits that are checked
+  // count too.
+  bool may_verify(SessionId session, uint64_t bytes);
 
   // ---- looking ----
 
@@ -328,7 +333,8 @@ class Pool {
   void enlist_grant(Session& session, EntryId id);
   void delist_grant(Session& session, EntryId id);
   bool well_formed(const Space& space, const CommitRecord& record) const;
-  bool bytes_match(EntryId grant, const CommitRecord& record);
+  static bool allow_verification(Session& session, uint64_t bytes);
+  bool bytes_match(Session& session, const CommitRecord& record);
   CommitCode link_parent(SpaceRef ref, const CommitRecord& record, EntryId child, EntryId* parent);
   CommitCode commit_new(Session& session, SpaceRef ref, const CommitRecord& record);
   CommitCode commit_into_stub(Session& session, SpaceRef ref, const CommitRecord& record, EntryId stub);
@@ -410,6 +416,7 @@ class Pool {
   uint64_t drain_retry_ms_ = 0;         // when an extent that could not be emptied may be tried again
   std::vector<uint64_t> avoid_drains_;  // by extent: not to be tried before this time
   uint32_t commits_to_recheck_ = 0;
+  uint32_t batch_ = 0;  // of commits; kept in PrivateEntry::tick of the grants that it named
 
   std::unique_ptr<Session> node_session_;  // pins held for readers elsewhere
   std::vector<uint64_t> node_pins_memory_;

@@ -144,11 +144,28 @@ bool Pool::well_formed(const Space& space, const CommitRecord& record) const {
   return record.length > 0 && (declared == 0 || declared == record.length);
 }
 
-bool Pool::bytes_match(EntryId grant, const CommitRecord& record) {
+bool Pool::may_verify(SessionId id, uint64_t bytes) {
+  const auto found = sessions_.find(id);
+  return found != sessions_.end() && allow_verification(*found->second, bytes);
+}
+
+bool Pool::allow_verification(Session& session, uint64_t bytes) {
+  constexpr uint64_t kOverhead = 4096;
+  if (session.verified_bytes >= session.limits.verified_bytes) return false;
+  session.verified_bytes += bytes + kOverhead;
+  return true;
+}
+
+// A sample: readers verify what they read, so beyond the session's allowance it is no loss to look at fewer.
+bool Pool::bytes_match(Session& session, const CommitRecord& record) {
   if (config_.recheck_one_in == 0 || memory_->arena() == nullptr) return true;
   if (++commits_to_recheck_ < config_.recheck_one_in) return true;
   commits_to_recheck_ = 0;
-  const uint64_t offset = location_offset(entry(grant).location.load(std::memory_order_relaxed));
+  if (!allow_verification(session, record.length)) {
+    ++stats_.rechecks_skipped;
+    return true;
+  }
+  const uint64_t offset = location_offset(entry(record.id).location.load(std::memory_order_relaxed));
   return checksum(std::span<const std::byte>(memory_->arena() + offset, record.length)) == record.checksum;
 }
 
@@ -253,7 +270,7 @@ CommitCode Pool::commit(SessionId session_id, SpaceRef ref, const CommitRecord& 
   if (target != kNoEntry && entry(target).depth_flags.load(std::memory_order_relaxed) >> 8 != record.depth) {
     return done(CommitCode::kBadBlock);
   }
-  if (!bytes_match(grant, record)) return done(CommitCode::kBadChecksum);
+  if (!bytes_match(session, record)) return done(CommitCode::kBadChecksum);
   return done(target == kNoEntry ? commit_new(session, ref, record) : commit_into_stub(session, ref, record, target));
 }
 
@@ -263,9 +280,17 @@ void Pool::commit(SessionId session, SpaceRef ref, std::span<const CommitRecord>
     index_.prefetch(record.digest, record.part);
     if (record.id <= control_.max_entries) __builtin_prefetch(&entry(record.id), 1, 3);
   };
+  if (++batch_ == 0) ++batch_;  // what was not named yet says 0
   for (size_t i = 0; i < std::min(kAhead, records.size()); ++i) prefetch(records[i]);
   for (size_t i = 0; i < records.size(); ++i) {
     if (i + kAhead < records.size()) prefetch(records[i + kAhead]);
+    const bool held = holds(session, records[i].id, records[i].generation);
+    if (held && private_[records[i].id].tick == batch_) {
+      codes[i] = CommitCode::kBadGrant;
+      ++stats_.commits[static_cast<int>(codes[i])];
+      continue;
+    }
+    if (held) private_[records[i].id].tick = batch_;
     codes[i] = commit(session, ref, records[i]);
   }
 }

@@ -29,6 +29,7 @@ struct Pool::Session {
   uint64_t granted_slots = 0, granted_bytes = 0;
   uint64_t pinned_blocks = 0, pinned_bytes = 0;  // as of the last count
   uint64_t words_recounted = 0;                  // of its pin table, since the last tick, to see whether it is still over
+  uint64_t verified_bytes = 0;                   // since the last tick
   // The ends of the chains that it filled last. An engine fills a few at a time; more are simply not protected.
   struct Tip {
     EntryId id = kNoEntry;

@@ -1,6 +1,7 @@
 #include "pool/pool.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "pool/harness.h"
@@ -94,6 +95,38 @@ TEST(Pool, WrongChecksumIsFoundWhenItIsComputedAgain) {
       .id = grant.id, .generation = grant.generation, .length = 4096, .digest = digest_at(1, 0), .checksum = 1};
   EXPECT_EQ(h.pool->commit(h.kSession, h.space, record), CommitCode::kBadChecksum);
   EXPECT_FALSE(h.has(1, 0));
+}
+
+// Checking costs the node time that the client chooses: the slot's size, and how often it commits what is wrong.
+TEST(Pool, CheckingAClientsCommitsIsBounded) {
+  PoolConfig config = small_pool(64);
+  config.recheck_one_in = 1;
+  SessionLimits limits;
+  limits.verified_bytes = 3 * 8192;
+  PoolHarness h(config, {}, limits);
+  Grant grant;
+  GrantStop stop;
+  ASSERT_EQ(h.pool->grant(h.kSession, 4096, {&grant, 1}, &stop), 1u);
+  const CommitRecord wrong{
+      .id = grant.id, .generation = grant.generation, .length = 4096, .digest = digest_at(1, 0), .checksum = 1};
+  // In one batch a grant is looked at once.
+  const std::array<CommitRecord, 3> same = {wrong, wrong, wrong};
+  std::array<CommitCode, 3> codes{};
+  h.pool->commit(h.kSession, h.space, same, codes);
+  EXPECT_EQ(codes[0], CommitCode::kBadChecksum);
+  EXPECT_EQ(codes[1], CommitCode::kBadGrant);
+  EXPECT_EQ(codes[2], CommitCode::kBadGrant);
+  h.pool->commit(h.kSession, h.space, {same.data(), 1}, codes);
+  EXPECT_EQ(codes[0], CommitCode::kBadChecksum);  // in the next it can be filled anew
+  EXPECT_TRUE(h.pool->may_verify(h.kSession, 4096));
+  EXPECT_FALSE(h.pool->may_verify(h.kSession, 4096));
+  EXPECT_EQ(h.pool->stats().rechecks_skipped, 0u);
+  EXPECT_EQ(h.put_at(2, 0), CommitCode::kStored);
+  EXPECT_EQ(h.pool->stats().rechecks_skipped, 1u);
+  h.tick();
+  h.pool->commit(h.kSession, h.space, {same.data(), 1}, codes);
+  EXPECT_EQ(codes[0], CommitCode::kBadChecksum);
+  EXPECT_EQ(h.pool->self_check(), "");
 }
 
 // ---- chains -------------------------------------------------------------------------------------------------------
