@@ -85,6 +85,7 @@ Json pool_detail(const PoolStats& s) {
           {"false_reports", s.false_reports},
           {"garbage_pins", s.garbage_pins},
           {"over_pinned_sessions", s.over_pinned_sessions},
+          {"rechecks_skipped", s.rechecks_skipped},
           {"index_full", s.index_full},
           {"stubs_made", s.stubs_made},
           {"stubs_filled", s.stubs_filled},

@@ -60,8 +60,10 @@ bool IndexWriter::insert(const Digest& digest, uint16_t part, EntryId id) {
   const IndexHash hash = index_hash(digest, part);
   Bucket& first = control_.bucket(hash);
   Bucket* last = &first;
+  int hops = -1;
   for (Bucket* bucket = &first; bucket != nullptr; bucket = control_.next(*bucket)) {
     last = bucket;
+    ++hops;
     for (int i = 0; i < Bucket::kSlots; ++i) {
       if (bucket->id[i].load(std::memory_order_relaxed) != kNoEntry) continue;
       bucket->tag[i].store(hash.tag, std::memory_order_relaxed);
@@ -70,6 +72,7 @@ bool IndexWriter::insert(const Digest& digest, uint16_t part, EntryId id) {
       return true;
     }
   }
+  if (hops >= kMaxOverflowHops) return false;  // readers would not get there
   Bucket* more = take_overflow();
   if (more == nullptr) return false;
   more->tag[0].store(hash.tag, std::memory_order_relaxed);

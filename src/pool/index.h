@@ -1,8 +1,8 @@
 // pool/index.h: the writing side of the shared index: putting an entry's id into the bucket where readers look for it,
 // and taking it out. The reading side is Reader, in any process.
 //
-// Full buckets continue in overflow buckets, of which there is a fixed number; when they are used up, insert() fails and the
-// put is refused. An id stays where it was put, except that erase() fills the hole that it leaves from the chain's last
+// Full buckets continue in overflow buckets, of which there is a fixed number; when they are used up, or the chain has
+// kMaxOverflowHops of them, insert() fails and the put is refused: that bounds every walk here and everywhere. An id stays where it was put, except that erase() fills the hole that it leaves from the chain's last
 // bucket, so that overflow buckets go back as soon as there is room in front of them. A reader that scans meanwhile may miss
 // what moves, but not without seeing another version.
 //
@@ -23,7 +23,7 @@ class IndexWriter {
   // The entry in one of the states of `states` (bit i: EntryState i) with this name in this namespace slot; kNoEntry.
   EntryId find(uint16_t space, const Digest& digest, uint16_t part, uint32_t states) const;
 
-  // False: no room (the bucket and all overflow buckets are full).
+  // False: no room. The bucket and all overflow buckets are full, or its chain is as long as look-ups follow.
   bool insert(const Digest& digest, uint16_t part, EntryId id);
   // The id must be there.
   void erase(const Digest& digest, uint16_t part, EntryId id);

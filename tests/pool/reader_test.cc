@@ -53,6 +53,28 @@ TEST(Reader, OverflowingBucketsAreFollowed) {
   EXPECT_EQ(h.pool->self_check(), "");
 }
 
+// Whoever chooses names can have them all meet in one bucket. What is accepted is found; what would not be is refused.
+TEST(Reader, NothingIsStoredBeyondWhereLookUpsGo) {
+  PoolConfig config = small_pool(64);
+  config.max_blocks = 4096;  // a single bucket a partition, and 585 overflow buckets
+  config.capacity_bytes = 16 << 20;
+  PoolHarness h(config);
+  uint64_t stored = 0;
+  for (uint64_t i = 1; i <= 1000; ++i) {
+    const CommitCode code = h.put(h.space, {1, i}, {}, 0, 64);
+    ASSERT_TRUE(code == CommitCode::kStored || code == CommitCode::kNoEntries) << i;
+    const bool found = h.reader.locate(h.space, {1, i}, 0).id != kNoEntry;
+    ASSERT_EQ(found, code == CommitCode::kStored) << i;
+    stored += found;
+  }
+  EXPECT_EQ(stored, uint64_t{Bucket::kSlots} * (1 + kMaxOverflowHops));
+  EXPECT_EQ(h.pool->stats().index_full, 1000 - stored);
+  ASSERT_TRUE(h.pool->remove(h.space, {1, 5}, 0).ok());
+  EXPECT_EQ(h.put(h.space, {1, 2000}, {}, 0, 64), CommitCode::kStored);
+  EXPECT_EQ(h.put_at(5, 0, 64), CommitCode::kStored);  // others have room
+  EXPECT_EQ(h.pool->self_check(), "");
+}
+
 TEST(Reader, IndexThatIsFullRefusesAndStaysRight) {
   PoolConfig config = small_pool(64);
   config.max_blocks = 60000;
