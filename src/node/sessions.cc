@@ -215,7 +215,8 @@ bool Sessions::greet(Session& session, const wire::Header& header, std::span<con
   if (const Status status = welcome(session, hello, now, &refused); !status.ok()) {
     return refuse(session, type, header.request, status, refused, now);
   }
-  return send_welcome(session, header.request) || disconnect(session, Ended::kSocketError, now);
+  // A client that did not get the memory holds nothing of it.
+  return send_welcome(session, header.request) || end(session, Ended::kSocketError);
 }
 
 Status Sessions::check_room(const Session& session, Ended* refused) const {
@@ -401,6 +402,9 @@ bool Sessions::refuse(Session& session, wire::MessageType type, uint32_t request
 bool Sessions::disconnect(Session& session, Ended reason, Now now) {
   if (session.state == Session::State::kGreeting) return end(session, reason);
   if (is_dead(session.pidfd.get())) return end(session, Ended::kDeath);
+  // HELLO was all it said: it was granted nothing, and knows no namespace in which to pin anything.
+  const bool holds_nothing = session.requests <= 1 && session.table()->high_water.load(std::memory_order_seq_cst) == 0;
+  if (holds_nothing) return end(session, reason);
   ++counters_.ended[static_cast<size_t>(reason)];
   // An exiting process closes its sockets a moment before it is dead: nothing to worry anybody with.
   log_.log(reason == Ended::kDisconnect ? LogLevel::kDebug : LogLevel::kWarn, "what a client holds is quarantined",

@@ -2,6 +2,7 @@
 //
 //   connected ──HELLO──> served ──BYE──────────────────────────> grants and pins are free at once
 //                          │────process dead (pidfd)───────────> free at once
+//                          │────socket gone, nothing was used──> free at once: WELCOME not received, or nothing said since
 //                          └────socket gone, process alive─────> quarantined: kept, until the process is dead, or until
 //                               (EOF, error, bad packet,          a later connection of it proves with the session's cookie
 //                                answers left unread)             that its library let go (kRelease)

@@ -96,7 +96,7 @@ TEST(NodeSessions, QuarantinedSessionsCountAgainstTheBound) {
   ThreadNode node([](NodeOptions& o) { o.max_sessions = 2; });
   ASSERT_TRUE(node.ok()) << node.status().to_string();
   RawClient one(node.socket()), two(node.socket());
-  ASSERT_TRUE(one.join() && two.join());
+  ASSERT_TRUE(one.join() && one.open() && two.join());
   one.hang_up();
   RawClient three(node.socket());
   const auto refused = three.hello();
@@ -105,6 +105,31 @@ TEST(NodeSessions, QuarantinedSessionsCountAgainstTheBound) {
   EXPECT_EQ(two.release(one.welcome.session, one.welcome.cookie)->code(), StatusCode::kOk);
   RawClient four(node.socket());
   EXPECT_EQ(four.hello()->code(), StatusCode::kOk);
+}
+
+// A process that connects and gives up, again and again, must not use up the sessions that there are.
+TEST(NodeSessions, WhatUsedNothingLeavesNothing) {
+  ThreadNode node([](NodeOptions& o) { o.max_sessions = 3; });
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  for (int i = 0; i < 20; ++i) {
+    RawClient client(node.socket());
+    ASSERT_TRUE(client.join());
+  }
+  // WELCOME cannot be delivered: the client hung up before the node read its HELLO.
+  for (int i = 0; i < 20; ++i) {
+    RawClient client(node.socket());
+    ASSERT_TRUE(client.send_hello());
+  }
+  EXPECT_TRUE(eventually([&] {
+    const Json report = node.report();
+    return has(report, "clients", 1) && has(report, "clients_quarantined", 0);
+  }));
+  // One that marked a pin is kept, whatever it said.
+  RawClient pinner(node.socket());
+  ASSERT_TRUE(pinner.join());
+  pinner.pin_word(0);
+  pinner.hang_up();
+  EXPECT_TRUE(eventually([&] { return has(node.report(), "clients_quarantined", 1); }));
 }
 
 TEST(NodeSessions, HitsThatClientsCountAreSummedBeyondTheirEnd) {
