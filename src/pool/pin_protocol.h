@@ -10,6 +10,9 @@
 // which does not order them after the store.)
 #pragma once
 
+#include <atomic>
+#include <type_traits>
+
 #include "pool/layout.h"
 
 namespace kvist {
@@ -21,6 +24,14 @@ inline bool still_live(const Entry& entry, uint64_t seq) { return entry.seq.load
 
 inline void mark_dead(Entry& entry, uint64_t seq) {
   entry.seq.store(make_seq(seq_generation(seq), EntryState::kDead), std::memory_order_seq_cst);
+}
+
+// A field of an entry that readers may be looking at. The state was changed before: whoever reads (acquire) what is stored
+// here sees that change in its second look at the state. A relaxed store may overtake it on AArch64: a reader would take a
+// new location under the old LIVE state.
+template <typename T>
+void set_field(std::atomic<T>& field, std::type_identity_t<T> value) {
+  field.store(value, std::memory_order_release);
 }
 
 inline uint64_t load_pin(const std::atomic<uint64_t>& word) { return word.load(std::memory_order_seq_cst); }

@@ -284,7 +284,7 @@ void Pool::write_check(EntryId id) {
   words[7] = e.parent_tag.load(std::memory_order_relaxed);
   // Of the last word only the tag's four bytes are in the formula: 60 bytes in all.
   const auto* bytes = reinterpret_cast<const std::byte*>(words.data());
-  e.check.store(static_cast<uint32_t>(checksum(std::span(bytes, 60))), std::memory_order_relaxed);
+  set_field(e.check, static_cast<uint32_t>(checksum(std::span(bytes, 60))));
 }
 
 // A client wrote the word: a time that has not come yet is now.
@@ -385,7 +385,7 @@ void Pool::set_flags(EntryId id, uint8_t set, uint8_t clear) {
   Entry& e = entry(id);
   const uint32_t before = e.depth_flags.load(std::memory_order_relaxed);
   const uint32_t after = (before | (set & ~kTiers)) & ~static_cast<uint32_t>(clear & ~kTiers);
-  e.depth_flags.store(after, std::memory_order_release);
+  set_field(e.depth_flags, after);
   write_check(id);
 }
 

@@ -152,11 +152,11 @@ void Pool::kill(EntryId id, bool quarantine) {
   const EntryId parent = e.parent.load(std::memory_order_relaxed);
   if (private_[id].children > 0) {
     e.seq.store(make_seq(generation + 1, EntryState::kWriting), std::memory_order_seq_cst);
-    e.location.store(kNoLocation, std::memory_order_relaxed);
-    e.length.store(0, std::memory_order_relaxed);
-    e.checksum.store(0, std::memory_order_relaxed);
+    set_field(e.location, kNoLocation);
+    set_field(e.length, 0);
+    set_field(e.checksum, 0);
     const uint32_t depth = e.depth_flags.load(std::memory_order_relaxed) >> 8;
-    e.depth_flags.store(depth << 8, std::memory_order_relaxed);
+    set_field(e.depth_flags, depth << 8);
     write_check(id);
     e.seq.store(make_seq(generation + 1, EntryState::kStub), std::memory_order_seq_cst);
     ++stats_.stubs;

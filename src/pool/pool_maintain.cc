@@ -162,7 +162,7 @@ void Pool::move_block(EntryId id) {
   if (memory_->arena() != nullptr) std::memcpy(memory_->arena() + *offset, memory_->arena() + old_offset, length);
   const uint64_t generation = seq_generation(e.seq.load(std::memory_order_relaxed));
   e.seq.store(make_seq(generation + 1, EntryState::kWriting), std::memory_order_seq_cst);
-  e.location.store(make_location(0, *offset), std::memory_order_relaxed);
+  set_field(e.location, make_location(0, *offset));
   write_check(id);
   e.seq.store(make_seq(generation + 1, EntryState::kLive), std::memory_order_seq_cst);
   hold_slot(id, generation, old_offset, false);

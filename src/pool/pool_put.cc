@@ -105,12 +105,12 @@ size_t Pool::grant(SessionId id, uint32_t length, std::span<Grant> out, GrantSto
     Entry& e = entry(entry_id);
     const uint64_t generation = seq_generation(e.seq.load(std::memory_order_relaxed)) + 1;
     // The owner is written before the state, and both before the grant leaves: a restart finds whose slot this is.
-    e.digest_hi.store(0, std::memory_order_relaxed);
-    e.digest_lo.store(id, std::memory_order_relaxed);
-    e.location.store(make_location(0, *offset), std::memory_order_relaxed);
-    e.length.store(slot_bytes, std::memory_order_relaxed);
-    e.space_part.store(0, std::memory_order_relaxed);
-    e.parent.store(kNoEntry, std::memory_order_relaxed);
+    set_field(e.digest_hi, 0);
+    set_field(e.digest_lo, id);
+    set_field(e.location, make_location(0, *offset));
+    set_field(e.length, slot_bytes);
+    set_field(e.space_part, 0);
+    set_field(e.parent, kNoEntry);
     e.seq.store(make_seq(generation, EntryState::kReserved), std::memory_order_seq_cst);
     enlist_grant(session, entry_id);
     out[granted] = {entry_id, static_cast<uint32_t>(generation), *offset, slot_bytes};
@@ -220,15 +220,15 @@ void Pool::write_entry(EntryId id, uint64_t seq_while_writing, SpaceRef ref, con
                        uint64_t location, EntryState final_state, uint8_t flags) {
   Entry& e = entry(id);
   e.seq.store(seq_while_writing, std::memory_order_seq_cst);
-  e.digest_hi.store(record.digest.hi, std::memory_order_relaxed);
-  e.digest_lo.store(record.digest.lo, std::memory_order_relaxed);
-  e.checksum.store(record.checksum, std::memory_order_relaxed);
-  e.location.store(location, std::memory_order_relaxed);
-  e.length.store(record.length, std::memory_order_relaxed);
-  e.space_part.store(make_space_part(ref.slot, record.part), std::memory_order_relaxed);
-  e.parent.store(parent, std::memory_order_relaxed);
-  e.parent_tag.store(static_cast<uint32_t>(record.parent.lo), std::memory_order_relaxed);
-  e.depth_flags.store(record.depth << 8 | flags, std::memory_order_relaxed);
+  set_field(e.digest_hi, record.digest.hi);
+  set_field(e.digest_lo, record.digest.lo);
+  set_field(e.checksum, record.checksum);
+  set_field(e.location, location);
+  set_field(e.length, record.length);
+  set_field(e.space_part, make_space_part(ref.slot, record.part));
+  set_field(e.parent, parent);
+  set_field(e.parent_tag, static_cast<uint32_t>(record.parent.lo));
+  set_field(e.depth_flags, record.depth << 8 | flags);
   write_check(id);
   memory_->touch()[id].store(now_, std::memory_order_relaxed);
   e.seq.store(make_seq(seq_generation(seq_while_writing), final_state), std::memory_order_seq_cst);

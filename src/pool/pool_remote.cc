@@ -137,17 +137,17 @@ std::vector<uint64_t> Pool::finish_fetch(EntryId id, uint32_t generation, bool a
   const uint64_t full = seq_generation(seq);
   e.seq.store(make_seq(full, EntryState::kWriting), std::memory_order_seq_cst);
   if (arrived && !spaces_[space_of_entry(id)]->flushed) {
-    e.checksum.store(expected, std::memory_order_relaxed);
+    set_field(e.checksum, expected);
     write_check(id);
     e.seq.store(make_seq(full, EntryState::kLive), std::memory_order_seq_cst);
     make_live(id, parent);
     return waiters;
   }
   return_slot(offset, false);
-  e.location.store(kNoLocation, std::memory_order_relaxed);
-  e.length.store(0, std::memory_order_relaxed);
+  set_field(e.location, kNoLocation);
+  set_field(e.length, 0);
   const uint32_t depth = e.depth_flags.load(std::memory_order_relaxed) >> 8;
-  e.depth_flags.store(depth << 8, std::memory_order_relaxed);
+  set_field(e.depth_flags, depth << 8);
   write_check(id);
   e.seq.store(make_seq(full, EntryState::kStub), std::memory_order_seq_cst);
   ++stats_.stubs;
