@@ -127,7 +127,6 @@ void SlotAllocator::take(uint32_t index, Class c) {
   if (extent.slots % 64 != 0) extent.free_bits.back() = (uint64_t{1} << (extent.slots % 64)) - 1;
   extent.summary.assign((extent.free_bits.size() + 63) / 64, ~uint64_t{0});
   if (extent.free_bits.size() % 64 != 0) extent.summary.back() = (uint64_t{1} << (extent.free_bits.size() % 64)) - 1;
-  ++size_class.extents;
   size_class.free_slots += extent.slots;
   open(index);
 }
@@ -137,7 +136,6 @@ void SlotAllocator::give_up(uint32_t index) {
   SizeClass& size_class = classes_[extent.owner];
   if (extent.open_at != kNotOpen) close(index);
   if (!extent.draining) size_class.free_slots -= extent.slots;
-  --size_class.extents;
   extent.draining = false;
   extent.owner = kNoClass;
   extent.free_bits = {};

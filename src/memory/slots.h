@@ -45,8 +45,6 @@ class SlotAllocator {
 
   // A free slot's offset in the region, or nothing: the class has none and no extent is free.
   std::optional<uint64_t> allocate(Class c);
-  // Whether allocate(c) would succeed.
-  bool has_room(Class c) const { return !classes_[c].open.empty() || !free_extents_.empty(); }
   // Gives a slot back. The offset must come from allocate().
   void free(uint64_t offset);
 
@@ -64,7 +62,6 @@ class SlotAllocator {
 
   // Numbers, in slots and bytes.
   uint64_t free_slots(Class c) const { return classes_[c].free_slots; }
-  uint32_t extents_of(Class c) const { return classes_[c].extents; }
   uint32_t free_extents() const { return static_cast<uint32_t>(free_extents_.size()); }
   uint64_t used_bytes() const { return used_bytes_; }    // of slots that are allocated, whole slots
   uint64_t ready_bytes() const { return ready_bytes_; }  // of extents whose memory is there
@@ -87,7 +84,6 @@ class SlotAllocator {
   };
   struct SizeClass {
     uint32_t slot_bytes = 0;
-    uint32_t extents = 0;
     uint64_t free_slots = 0;     // in extents that do not drain
     std::vector<uint32_t> open;  // extents with a free slot that do not drain
   };

@@ -50,7 +50,7 @@ struct NodeOptions {
   uint32_t recheck_one_in = 64;                            // commits whose checksum is computed again; 0: none
   uint64_t scrub_bytes_per_second = uint64_t{64} << 20;    // 0: no scrubber
   std::chrono::milliseconds scrub_pause{60000};            // the scrubber begins no two rounds sooner after each other
-  uint64_t report_bytes_per_second = uint64_t{256} << 20;  // of blocks that one client may have verified by reports and commits
+  uint64_t report_bytes_per_second = uint64_t{256} << 20;  // of blocks that are verified for one client
 
   // After a request the node polls for the next one before it sleeps, at most so long: less where requests come seldom, and
   // only while it has a CPU to itself (base/polling.h). 0: never.

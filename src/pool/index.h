@@ -2,9 +2,10 @@
 // and taking it out. The reading side is Reader, in any process.
 //
 // Full buckets continue in overflow buckets, of which there is a fixed number; when they are used up, or the chain has
-// kMaxOverflowHops of them, insert() fails and the put is refused: that bounds every walk here and everywhere. An id stays where it was put, except that erase() fills the hole that it leaves from the chain's last
-// bucket, so that overflow buckets go back as soon as there is room in front of them. A reader that scans meanwhile may miss
-// what moves, but not without seeing another version.
+// kMaxOverflowHops of them, insert() fails and the put is refused: that bounds every walk, here and in readers. An id stays
+// where it was put, except that erase() fills the hole that it leaves from the chain's last bucket, so that overflow buckets
+// go back as soon as there is room in front of them. A reader that scans meanwhile may miss what moves, but not without
+// seeing another version.
 //
 // Threads: one writer.
 #pragma once

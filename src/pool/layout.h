@@ -107,7 +107,7 @@ static_assert(sizeof(Bucket) == 64);
 
 inline constexpr int kPartitionBits = 12;  // the digest's top bits: a partition can be walked alone and resumed
 inline constexpr uint32_t kPartitions = 1u << kPartitionBits;
-inline constexpr int kMaxOverflowHops = 16;  // no chain is longer, and a look-up follows no more of one that changes under it
+inline constexpr int kMaxOverflowHops = 16;  // no chain is longer; a look-up follows no more where one changes under it
 
 // Where a block's name is looked for: partition by the digest's top bits, then a bucket and a tag by a mix of digest and
 // part (the finalizer of splitmix64: Steele, Lea, Flood, OOPSLA 2014).

@@ -314,7 +314,7 @@ void Pool::account_live(EntryId id, int sign) {
 
 EntryId Pool::find(SpaceRef ref, const Digest& digest, uint16_t part) const {
   if (space_of(ref) == nullptr) return kNoEntry;
-  return index_.find(ref.slot, digest, part, 1u << static_cast<int>(EntryState::kLive));
+  return index_.find(ref.slot, digest, part, state_bit(EntryState::kLive));
 }
 
 EntryInfo Pool::info(EntryId id) const {

@@ -64,7 +64,7 @@ struct PoolConfig {
 struct SessionLimits {
   uint64_t granted_bytes = uint64_t{256} << 20;  // slots in its stock or being filled
   uint32_t granted_slots = 65536;
-  uint64_t pinned_bytes = uint64_t{4} << 30;  // counted with each tick, and again before a grant is refused for it
+  uint64_t pinned_bytes = uint64_t{4} << 30;      // counted with each tick, and again before a grant is refused for it
   uint64_t verified_bytes = uint64_t{256} << 20;  // of blocks that the pool reads in a tick to check what the session said
 };
 
@@ -192,6 +192,8 @@ class Pool {
     uint64_t live_blocks = 0, live_bytes = 0;
   };
   std::vector<SpaceListing> spaces() const;
+  // Whether the epoch is still the namespace's: false after a flush.
+  bool is_open(SpaceRef space) const { return space_of(space) != nullptr; }
 
   // ---- sessions ----
 

@@ -50,7 +50,7 @@ bool Pool::collect_victim(EntryId x, Tick tick) {
   index_.prefetch(digest_of(x), part_of_entry(x));  // for finish_victim()
   const EntryId parent = e.parent.load(std::memory_order_relaxed);
   if (parent == kNoEntry) return true;
-  private_[parent].children = (private_[parent].children - 1) & 0x7fffffffu;
+  private_[parent].drop_child();
   if (private_[parent].children == 0 && state(parent) == EntryState::kLive) {
     // It was needed for as long as its child was.
     const Tick last = std::max(touched(parent), tick);
@@ -115,7 +115,7 @@ void Pool::finish_victim(const Victim& victim) {
 
 // `parent` has one child less.
 void Pool::orphan(EntryId parent, Tick tick) {
-  private_[parent].children = (private_[parent].children - 1) & 0x7fffffffu;
+  private_[parent].drop_child();
   if (private_[parent].children > 0) return;
   if (state(parent) == EntryState::kLive) {
     retention_->add(parent, touched(parent), true);
@@ -132,7 +132,7 @@ void Pool::drop_stub_if_childless(EntryId id, Tick tick) {
     free_entry(id);
     --stats_.stubs;
     if (parent == kNoEntry) return;
-    private_[parent].children = (private_[parent].children - 1) & 0x7fffffffu;
+    private_[parent].drop_child();
     if (private_[parent].children == 0 && state(parent) == EntryState::kLive) {
       retention_->add(parent, std::max(touched(parent), tick), true);
     }

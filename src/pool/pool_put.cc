@@ -8,9 +8,6 @@
 namespace kvist {
 namespace {
 
-constexpr uint32_t bit(EntryState state) { return 1u << static_cast<int>(state); }
-constexpr uint32_t kNamed = bit(EntryState::kLive) | bit(EntryState::kStub) | bit(EntryState::kFetching);
-
 // Leaves that one grant may look at before it answers "ask again": about a millisecond.
 constexpr uint32_t kInlineBudget = 8192;
 
@@ -173,7 +170,7 @@ bool Pool::bytes_match(Session& session, const CommitRecord& record) {
 void Pool::adopt(EntryId parent) {
   if (parent == kNoEntry) return;
   if (private_[parent].children == 0 && state(parent) == EntryState::kLive) retention_->remove(parent);
-  private_[parent].children = (private_[parent].children + 1) & 0x7fffffffu;
+  private_[parent].add_child();
 }
 
 EntryId Pool::make_stub(SpaceRef ref, const Digest& digest, uint16_t part, uint32_t depth) {
@@ -257,7 +254,7 @@ CommitCode Pool::commit(SessionId session_id, SpaceRef ref, const CommitRecord& 
     return done(CommitCode::kBadBlock);
   }
   while (config_.live_limit != 0 && stats_.live_blocks >= config_.live_limit) {
-    if (index_.find(ref.slot, record.digest, record.part, bit(EntryState::kLive)) != kNoEntry) break;
+    if (index_.find(ref.slot, record.digest, record.part, state_bit(EntryState::kLive)) != kNoEntry) break;
     if (evict_batch(1, 1u << 20) == 0) return done(CommitCode::kNoEntries);
   }
   EntryId target = index_.find(ref.slot, record.digest, record.part, kNamed);
@@ -317,10 +314,10 @@ CommitCode Pool::commit_new(Session& session, SpaceRef ref, const CommitRecord& 
 
 // The stub's children point at its place: the slot moves there, and the grant's entry is free again.
 CommitCode Pool::commit_into_stub(Session& session, SpaceRef ref, const CommitRecord& record, EntryId stub) {
-  private_[stub].children = (private_[stub].children + 1) & 0x7fffffffu;  // stays while room is made for a parent
+  private_[stub].add_child();  // stays while room is made for a parent
   EntryId parent = kNoEntry;
   const CommitCode code = link_parent(ref, record, stub, &parent);
-  private_[stub].children = (private_[stub].children - 1) & 0x7fffffffu;
+  private_[stub].drop_child();
   if (code != CommitCode::kStored) {
     drop_stub_if_childless(stub, now_);
     return code;

@@ -7,7 +7,6 @@
 namespace kvist {
 namespace {
 
-constexpr uint32_t bit(EntryState state) { return 1u << static_cast<int>(state); }
 constexpr size_t kMaxFetches = 4096;
 constexpr size_t kMaxWaiters = 4096;  // of one fetch
 
@@ -61,7 +60,6 @@ StatusOr<Pool::Fetch> Pool::begin_fetch(SpaceRef ref, const CommitRecord& name, 
   if (space == nullptr) return failed_precondition("the namespace was flushed; open it again");
   if (!well_formed(*space, name) || name.length > slots_.extent_bytes())
     return invalid_argument("no block can have this name");
-  constexpr uint32_t kNamed = bit(EntryState::kLive) | bit(EntryState::kStub) | bit(EntryState::kFetching);
   EntryId target = index_.find(ref.slot, name.digest, name.part, kNamed);
   if (target != kNoEntry && state(target) == EntryState::kLive) return Fetch{Fetch::Kind::kThere, {}};
   if (target != kNoEntry && state(target) == EntryState::kFetching) {
@@ -77,12 +75,12 @@ StatusOr<Pool::Fetch> Pool::begin_fetch(SpaceRef ref, const CommitRecord& name, 
   if (!offset) return resource_exhausted("no room to fetch into now");
   target = index_.find(ref.slot, name.digest, name.part, kNamed);  // making room may have taken the stub away
   const bool stub = target != kNoEntry;
-  if (stub) private_[target].children = (private_[target].children + 1) & 0x7fffffffu;
+  if (stub) private_[target].add_child();
   EntryId parent = kNoEntry;
   CommitCode code = stub && entry(target).depth_flags.load(std::memory_order_relaxed) >> 8 != name.depth
                         ? CommitCode::kBadBlock
                         : link_parent(ref, name, target, &parent);
-  if (stub) private_[target].children = (private_[target].children - 1) & 0x7fffffffu;
+  if (stub) private_[target].drop_child();
   EntryId old_parent = stub ? entry(target).parent.load(std::memory_order_relaxed) : kNoEntry;
   if (code == CommitCode::kStored && !stub) {
     // Making room for this entry must not take a new stub above it away.

@@ -39,6 +39,11 @@ struct Pool::Session {
   uint32_t next_tip = 0;
 };
 
+// Sets of states, for IndexWriter::find().
+constexpr uint32_t state_bit(EntryState state) { return 1u << static_cast<int>(state); }
+inline constexpr uint32_t kNamed =
+    state_bit(EntryState::kLive) | state_bit(EntryState::kStub) | state_bit(EntryState::kFetching);
+
 // Pins are collected in a filter of one bit a hash: a false positive keeps a block a little longer.
 inline constexpr uint32_t kPinFilterBits = 1u << 17;
 inline uint32_t pin_filter_bit(EntryId id) { return (id * 0x9e3779b1u) >> 15; }

@@ -29,6 +29,9 @@ struct PrivateEntry {
   EntryId prev = kNoEntry;
   EntryId next = kNoEntry;
   Tick tick = 0;
+
+  void add_child() { children = (children + 1) & 0x7fffffffu; }  // as wide as the field, for compilers that want to see it
+  void drop_child() { children = (children - 1) & 0x7fffffffu; }
 };
 static_assert(sizeof(PrivateEntry) == 16);
 

@@ -1,5 +1,5 @@
 // pool/session_log.h: what engines told of the conversations behind blocks: a session id, when it was seen, why it
-// stopped. Kept for policies that learn from it; nothing reads it yet but tests and `kvist stat`.
+// stopped. Kept for policies that learn from it; nothing but tests reads it yet.
 //
 // Bounded: the session that was silent longest is forgotten first. Threads: one at a time.
 #pragma once
