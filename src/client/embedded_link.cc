@@ -319,6 +319,7 @@ StatusOr<ListPage> EmbeddedLink::list(SpaceRef space, uint64_t cursor, uint32_t 
   ListPage page;
   page.cursor = cursor;
   const std::lock_guard lock(mutex_);
+  if (!pool_->is_open(space)) return failed_precondition("the namespace was flushed; open it again");
   for (const EntryInfo& entry : pool_->walk(space.slot, &page.cursor, std::min(limit, kMostListed))) {
     Client::Listing block;
     block.position = entry.digest;

@@ -285,6 +285,7 @@ StatusOr<std::string> SocketLink::report(Client::Report what, Deadline deadline)
 StatusOr<ListPage> SocketLink::list(SpaceRef space, uint64_t cursor_at, uint32_t limit, Deadline deadline) {
   wire::List fixed;
   fixed.cursor = cursor_at;
+  fixed.epoch = space.epoch;
   fixed.slot = space.slot;
   fixed.limit = limit;
   wire::Builder packet;

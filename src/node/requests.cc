@@ -225,6 +225,12 @@ bool Requests::stat(Session& session, uint32_t request, Body body, Builder& answ
 bool Requests::list(Session& session, uint32_t request, Body body, Builder& answer) {
   wire::List message;
   if (!Cursor(body).read(&message)) return false;
+  // After a flush the slot's number may come to be another namespace's.
+  if (!session.domain->pool().is_open({message.slot, message.epoch})) {
+    answer_failure(answer, MessageType::kList, request,
+                   failed_precondition("the namespace was flushed; open it again and begin anew"));
+    return true;
+  }
   uint64_t cursor = message.cursor;
   const size_t limit = std::clamp<size_t>(message.limit, 1, wire::kMaxListed);
   const std::vector<EntryInfo> entries = session.domain->pool().walk(message.slot, &cursor, limit);

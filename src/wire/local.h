@@ -229,11 +229,12 @@ struct Stat {
 
 struct List {
   uint64_t cursor = 0;
+  uint64_t epoch = 0;
   uint16_t slot = 0;
   uint16_t unused = 0;
   uint32_t limit = 0;
 };
-static_assert(sizeof(List) == 16);
+static_assert(sizeof(List) == 24);
 struct ListItem {
   Digest digest;
   Digest parent;

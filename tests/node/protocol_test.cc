@@ -159,7 +159,7 @@ TEST(NodeProtocol, EveryRequestIsAnswered) {
   ASSERT_TRUE(answer && answer->code() == StatusCode::kOk);
 
   answer = client.ask(MessageType::kList, [&](Builder& b) {
-    b.add(wire::List{.cursor = 0, .slot = client.space.slot, .unused = 0, .limit = 10});
+    b.add(wire::List{.cursor = 0, .epoch = client.space.epoch, .slot = client.space.slot, .unused = 0, .limit = 10});
   });
   ASSERT_TRUE(answer && answer->code() == StatusCode::kOk);
   wire::Listed listed;
