@@ -30,6 +30,7 @@ struct Options {
   std::vector<std::string> domains;
   uint64_t memory = 0, max_blocks = 0, block_bytes = 0;
   uint64_t granted = SessionLimits{}.granted_bytes, pinned = SessionLimits{}.pinned_bytes;
+  uint64_t pins_of_domain = NodeOptions{}.most_pins_of_domain, pins_of_user = NodeOptions{}.most_pins_of_user;
   uint64_t pins = NodeOptions{}.most_pins, max_sessions = NodeOptions{}.max_sessions;
   uint64_t sessions_per_user = NodeOptions{}.max_sessions_per_user;
   uint64_t scrub = NodeOptions{}.scrub_bytes_per_second, recheck = NodeOptions{}.recheck_one_in;
@@ -107,6 +108,8 @@ StatusOr<NodeOptions> node_options(const Options& given) {
   options.limits.granted_bytes = given.granted;
   options.limits.pinned_bytes = given.pinned;
   options.most_pins = static_cast<uint32_t>(given.pins);
+  options.most_pins_of_domain = given.pins_of_domain;
+  options.most_pins_of_user = given.pins_of_user;
   options.max_sessions = static_cast<uint32_t>(given.max_sessions);
   options.max_sessions_per_user = static_cast<uint32_t>(given.sessions_per_user);
   options.scrub_bytes_per_second = given.scrub;
@@ -177,6 +180,10 @@ VerbBody declare(Arguments& arguments) {
   arguments.size("--granted-per-client", o.granted, "Slots that one client may hold and fill");
   arguments.size("--pinned-per-client", o.pinned, "Blocks that one client may hold pinned");
   arguments.number("--pins-per-client", o.pins, "Pins that one client may have", 1, kMaxPins);
+  arguments.number("--pins-per-domain", o.pins_of_domain, "Pins that all clients of a domain may have together", 1,
+                   uint64_t{1} << 32);
+  arguments.number("--pins-per-user", o.pins_of_user, "Pins that all clients of one user may have together, in a domain", 1,
+                   uint64_t{1} << 32);
   arguments.number("--max-sessions", o.max_sessions, "Clients at once, quarantined ones included", 1, 1 << 20);
   arguments.number("--max-sessions-per-user", o.sessions_per_user, "Clients of one user at once", 1, 1 << 20);
   arguments.size("--scrub", o.scrub, "Bytes a second that are read again and compared with their checksums; 0: none");

@@ -18,6 +18,7 @@ std::string_view ended_name(Ended reason) {
     case Ended::kCredentials: return "credentials";
     case Ended::kTooManySessions: return "too_many_sessions";
     case Ended::kTooManyForUser: return "too_many_for_user";
+    case Ended::kTooManyPins: return "too_many_pins";
     case Ended::kNoMemory: return "no_memory";
     case Ended::kMalformed: return "malformed";
     case Ended::kOversized: return "oversized";

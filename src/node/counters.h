@@ -27,6 +27,7 @@ enum class Ended : uint8_t {
   kCredentials,  // the process that speaks is not the one that connected, or cannot be seen
   kTooManySessions,
   kTooManyForUser,
+  kTooManyPins,  // its pin table would be too much for the domain or the user
   kNoMemory,    // for the session's pin table
   kMalformed,   // a packet that is none of ours
   kOversized,   // longer than kMaxPacket

@@ -41,7 +41,10 @@ struct NodeOptions {
   SessionLimits limits;           // what one session may hold
   uint32_t default_pins = 16384;  // words of a pin table when the client does not say
   uint32_t most_pins = 1u << 17;  // and at most
-  uint32_t max_sessions = 1024;   // connected or quarantined
+  // Every eviction looks at the pins of all sessions of its domain: words of their tables together. 4 Mi are 32 MiB.
+  uint64_t most_pins_of_domain = 1u << 22;
+  uint64_t most_pins_of_user = 1u << 22;  // in one domain
+  uint32_t max_sessions = 1024;           // connected or quarantined
   uint32_t max_sessions_per_user = 1024;
   std::chrono::milliseconds hello_timeout{5000};   // a connection that has not said HELLO by then is closed
   std::chrono::milliseconds drain_timeout{10000};  // a client that leaves its answers unread for so long is disconnected

@@ -241,6 +241,28 @@ Status Sessions::check_room(const Session& session, Ended* refused) const {
   return ok_status();
 }
 
+// Whoever evicts looks at all pins of the domain, so that a client's table is a cost to the others.
+Status Sessions::check_pins(const Session& session, const Domain& domain) const {
+  uint64_t of_domain = session.pin_capacity, of_user = session.pin_capacity;
+  for (const auto& [id, other] : sessions_) {
+    if (other->domain != &domain) continue;
+    of_domain += other->pin_capacity;
+    if (other->peer.uid == session.peer.uid) of_user += other->pin_capacity;
+  }
+  const std::string wanted = "pins for " + std::to_string(session.pin_capacity) + " blocks are too many: ";
+  if (of_domain > options_.most_pins_of_domain) {
+    return resource_exhausted(wanted + "all clients of " + domain.title() + " may have " +
+                              std::to_string(options_.most_pins_of_domain) +
+                              " together; ask for fewer, end some clients, or raise --pins-per-domain");
+  }
+  if (of_user > options_.most_pins_of_user) {
+    return resource_exhausted(wanted + "all clients of user " + std::to_string(session.peer.uid) + " may have " +
+                              std::to_string(options_.most_pins_of_user) +
+                              " together; ask for fewer, end some clients, or raise --pins-per-user");
+  }
+  return ok_status();
+}
+
 Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now now, Ended* refused) {
   const wire::Hello& fixed = hello.fixed;
   if (fixed.version_min > wire::kLocalVersion || fixed.version_max < wire::kLocalVersionMin) {
@@ -268,10 +290,14 @@ Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now 
     *refused = Ended::kCredentials;
     return pidfd.status();
   }
+  const uint32_t wanted = fixed.pins_wanted == 0 ? options_.default_pins : fixed.pins_wanted;
+  session.pin_capacity = std::clamp(wanted, 1u, std::min(options_.most_pins, kMaxPins));
+  *refused = Ended::kTooManyPins;
+  if (Status s = check_pins(session, **domain); !s.ok()) return s;
   *refused = Ended::kNoMemory;
   const StatusOr<uint64_t> cookie = random_cookie();
   if (!cookie.ok()) return cookie.status();
-  if (Status s = make_pins(session, fixed.pins_wanted); !s.ok()) return s;
+  if (Status s = make_pins(session); !s.ok()) return s;
   if ((fixed.features & wire::kRoomBell) != 0) {
     session.bell.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!session.bell.valid()) return resource_exhausted(std::string("no eventfd: ") + std::strerror(errno));
@@ -294,9 +320,7 @@ Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now 
 
 // The client writes there; the node only reads, and trusts its own idea of the size. Allocated at once: a lack of memory is
 // a refusal here.
-Status Sessions::make_pins(Session& session, uint32_t wanted) {
-  session.pin_capacity =
-      std::clamp(wanted == 0 ? options_.default_pins : wanted, 1u, std::min(options_.most_pins, kMaxPins));
+Status Sessions::make_pins(Session& session) {
   const uint64_t bytes = PinTable::bytes_for(session.pin_capacity);
   StatusOr<SharedMemory> pins = SharedMemory::create("kvist-pins", bytes);
   if (!pins.ok()) return pins.status();

@@ -118,6 +118,25 @@ TEST(NodeProtocol, PinTablesAreBounded) {
   }
 }
 
+TEST(NodeProtocol, PinTablesTogetherAreBounded) {
+  for (const bool of_user : {false, true}) {
+    ThreadNode node([&](NodeOptions& o) { (of_user ? o.most_pins_of_user : o.most_pins_of_domain) = 1000; });
+    ASSERT_TRUE(node.ok()) << node.status().to_string();
+    RawClient first(node.socket()), second(node.socket()), third(node.socket());
+    ASSERT_TRUE(first.join({.pins = 600}));
+    const auto refused = second.hello({.pins = 401});
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->code(), StatusCode::kResourceExhausted);
+    EXPECT_NE(refused->text().find(of_user ? "--pins-per-user" : "--pins-per-domain"), std::string::npos);
+    ASSERT_TRUE(third.join({.pins = 400}));
+    EXPECT_EQ(third.report(0).find("too_many_pins\":1") != std::string::npos, true);
+    // What a client had goes with it.
+    ASSERT_TRUE(first.bye());
+    RawClient fourth(node.socket());
+    EXPECT_TRUE(fourth.join({.pins = 600}));
+  }
+}
+
 // What only the node writes cannot be mapped for writing; what a client may write cannot be shrunk, grown or sealed by it.
 TEST(NodeProtocol, MemoryIsSealed) {
   ThreadNode node;
@@ -213,6 +232,27 @@ TEST(NodeProtocol, EveryRequestIsAnswered) {
   EXPECT_FALSE(client.reader.space_open(client.space));
   EXPECT_TRUE(client.bye());
   EXPECT_TRUE(client.closed_by_node());
+}
+
+// Slots are used again: a page that is asked for with what was known before a flush must not list another namespace.
+TEST(NodeProtocol, AListingEndsWithItsEpoch) {
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  RawClient client(node.socket());
+  ASSERT_TRUE(client.join() && client.open());
+  ASSERT_TRUE(client.put(digest_of(1)));
+  const auto list = [&](uint64_t epoch) {
+    return client.ask(MessageType::kList, [&](Builder& b) {
+      b.add(wire::List{.cursor = 0, .epoch = epoch, .slot = client.space.slot, .unused = 0, .limit = 10});
+    });
+  };
+  EXPECT_EQ(list(client.space.epoch)->code(), StatusCode::kOk);
+  EXPECT_EQ(list(client.space.epoch + 1)->code(), StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(client.ask(MessageType::kFlush, [&](Builder& b) {
+    b.add(wire::Flush{.alias_bytes = 4, .unused = 0});
+    b.add_text("test");
+  }));
+  EXPECT_EQ(list(client.space.epoch)->code(), StatusCode::kFailedPrecondition);
 }
 
 TEST(NodeProtocol, CommitRefillsInTheSameAnswer) {
