@@ -28,10 +28,10 @@ enum class Ended : uint8_t {
   kTooManySessions,
   kTooManyForUser,
   kTooManyPins,  // its pin table would be too much for the domain or the user
-  kNoMemory,    // for the session's pin table
-  kMalformed,   // a packet that is none of ours
-  kOversized,   // longer than kMaxPacket
-  kSlowReader,  // answers were left unread
+  kNoMemory,     // for the session's pin table
+  kMalformed,    // a packet that is none of ours
+  kOversized,    // longer than kMaxPacket
+  kSlowReader,   // answers were left unread
   kSocketError,
 };
 inline constexpr size_t kEndedReasons = static_cast<size_t>(Ended::kSocketError) + 1;

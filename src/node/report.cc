@@ -17,6 +17,32 @@ constexpr const char* kCommitNames[kCommitCodes] = {"stored",    "already_there"
 // Names come from clients and need not be UTF-8.
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+// A report that is a list, as text: items beyond kLongestReport are only counted.
+class ListReport {
+ public:
+  explicit ListReport(const char* name) : text_(std::string("{\"") + name + "\":[") {}
+  void add(const Json& item) {
+    std::string text = dump(item);
+    if (left_out_ > 0 || text_.size() + text.size() > kLongestReport) {
+      ++left_out_;
+      return;
+    }
+    if (!first_) text_ += ',';
+    first_ = false;
+    text_ += text;
+  }
+  std::string finish() {
+    text_ += ']';
+    if (left_out_ > 0) text_ += ",\"left_out\":" + std::to_string(left_out_);
+    return std::move(text_ += '}');
+  }
+
+ private:
+  std::string text_;
+  bool first_ = true;
+  uint64_t left_out_ = 0;
+};
+
 // The sums that are shown first, under the names that scripts rely on.
 struct Totals {
   PoolStats pool;
@@ -159,33 +185,36 @@ std::string node_report(const ReportSource& source, const Domain* only) {
 }
 
 std::string clients_report(const ReportSource& source, const Domain* only) {
-  Json clients = Json::array();
+  std::vector<std::pair<SessionId, Json>> clients;
   source.sessions.for_each([&](const Session& session) {
     if (session.domain == nullptr || (only != nullptr && session.domain != only)) return;
     const Pool::SessionUse use = session.domain->pool().session_use(session.id);
     Domain::Reads reads;
     reads.add(*session.table());
-    clients.push_back({{"session", session.id},
-                       {"pid", session.peer.pid},
-                       {"client_pid", session.claimed_pid},
-                       {"uid", session.peer.uid},
-                       {"name", session.name},
-                       {"domain", session.domain->name()},
-                       {"state", session.state == Session::State::kConnected ? "connected" : "quarantined"},
-                       {"granted", use.granted_slots},
-                       {"granted_bytes", use.granted_bytes},
-                       {"pinned", use.pinned_blocks},
-                       {"pinned_bytes", use.pinned_bytes},
-                       {"pins_limit", session.pin_capacity},
-                       {"requests", session.requests},
-                       {"hits", reads.hits},
-                       {"misses", reads.misses},
-                       {"bytes_got", reads.bytes_got},
-                       {"unread_answers", session.output.size()},
-                       {"age_s", static_cast<double>(source.now_ms - session.connected_ms) / 1000}});
+    Json client = {{"session", session.id},
+                   {"pid", session.peer.pid},
+                   {"client_pid", session.claimed_pid},
+                   {"uid", session.peer.uid},
+                   {"name", session.name},
+                   {"domain", session.domain->name()},
+                   {"state", session.state == Session::State::kConnected ? "connected" : "quarantined"},
+                   {"granted", use.granted_slots},
+                   {"granted_bytes", use.granted_bytes},
+                   {"pinned", use.pinned_blocks},
+                   {"pinned_bytes", use.pinned_bytes},
+                   {"pins_limit", session.pin_capacity},
+                   {"requests", session.requests},
+                   {"hits", reads.hits},
+                   {"misses", reads.misses},
+                   {"bytes_got", reads.bytes_got},
+                   {"unread_answers", session.output.size()},
+                   {"age_s", static_cast<double>(source.now_ms - session.connected_ms) / 1000}};
+    clients.emplace_back(session.id, std::move(client));
   });
-  std::sort(clients.begin(), clients.end(), [](const Json& a, const Json& b) { return a["session"] < b["session"]; });
-  return dump({{"clients", std::move(clients)}});
+  std::sort(clients.begin(), clients.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  ListReport report("clients");
+  for (const auto& [id, client] : clients) report.add(client);
+  return report.finish();
 }
 
 Json identity_detail(const std::string& record) {
@@ -200,22 +229,22 @@ Json identity_detail(const std::string& record) {
 }
 
 std::string spaces_report(const ReportSource& source, const Domain* only) {
-  Json spaces = Json::array();
+  ListReport report("namespaces");
   for (const auto& domain : source.domains) {
     if (only != nullptr && domain.get() != only) continue;
     for (const Pool::SpaceListing& space : domain->pool().spaces()) {
-      spaces.push_back({{"alias", space.alias},
-                        {"domain", domain->name()},
-                        {"id", to_hex(std::as_bytes(std::span(space.info.id)))},
-                        {"slot", space.info.ref.slot},
-                        {"epochs", space.info.epochs},
-                        {"blocks", space.live_blocks},
-                        {"block_bytes", space.live_bytes},
-                        {"identity", identity_detail(space.record)},
-                        {"record", to_hex(as_bytes(space.record))}});  // for a tool to open it by name
+      report.add({{"alias", space.alias},
+                  {"domain", domain->name()},
+                  {"id", to_hex(std::as_bytes(std::span(space.info.id)))},
+                  {"slot", space.info.ref.slot},
+                  {"epochs", space.info.epochs},
+                  {"blocks", space.live_blocks},
+                  {"block_bytes", space.live_bytes},
+                  {"identity", identity_detail(space.record)},
+                  {"record", to_hex(as_bytes(space.record))}});  // for a tool to open it by name
     }
   }
-  return dump({{"namespaces", std::move(spaces)}});
+  return report.finish();
 }
 
 }  // namespace

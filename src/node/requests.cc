@@ -198,7 +198,8 @@ bool Requests::report_bad(Session& session, uint32_t request, Body body, Builder
   return true;
 }
 
-// A text longer than a packet is kept, so that its pieces belong together, until the last one was asked for.
+// A text longer than a packet is kept, so that its pieces belong together, until the last one was asked for. Of each client
+// one; of all clients the last few, for a while.
 bool Requests::stat(Session& session, uint32_t request, Body body, Builder& answer) {
   wire::Stat message;
   if (!Cursor(body).read(&message)) return false;
@@ -206,20 +207,36 @@ bool Requests::stat(Session& session, uint32_t request, Body body, Builder& answ
     answer_failure(answer, MessageType::kStat, request, invalid_argument("there are reports 0 to 2"));
     return true;
   }
-  if (message.offset == 0) {
-    session.report = reporter_(static_cast<Report>(message.what), *session.domain);
-  } else if (message.offset >= session.report.size()) {
-    answer_failure(answer, MessageType::kStat, request, out_of_range("the report ends before that; ask from 0 again"));
+  if (message.offset == 0) keep_report(session.id, reporter_(static_cast<Report>(message.what), *session.domain));
+  const auto kept = std::find_if(kept_.begin(), kept_.end(), [&](const KeptReport& k) { return k.session == session.id; });
+  if (kept == kept_.end() || (message.offset > 0 && message.offset >= kept->text.size())) {
+    answer_failure(answer, MessageType::kStat, request,
+                   out_of_range("the report ends before that, or is not kept any more; ask from 0 again"));
     return true;
   }
+  kept->ticks = 0;
   constexpr size_t kRoom = wire::kMaxPacket - sizeof(wire::Header) - 8;
-  const std::string_view piece = std::string_view(session.report).substr(message.offset, kRoom);
+  const std::string_view piece = std::string_view(kept->text).substr(message.offset, kRoom);
   answer.start(answer_type(MessageType::kStat), request);
-  answer.add(static_cast<uint32_t>(session.report.size()));
+  answer.add(static_cast<uint32_t>(kept->text.size()));
   answer.add(uint32_t{0});
   answer.add_text(piece);
-  if (message.offset + piece.size() == session.report.size()) session.report = {};
+  if (message.offset + piece.size() == kept->text.size()) kept_.erase(kept);
   return true;
+}
+
+void Requests::keep_report(SessionId session, std::string text) {
+  forget_report(session);
+  if (kept_.size() >= kMostKept) kept_.erase(kept_.begin());
+  kept_.push_back({session, std::move(text), 0});
+}
+
+void Requests::forget_report(SessionId session) {
+  std::erase_if(kept_, [&](const KeptReport& kept) { return kept.session == session; });
+}
+
+void Requests::tick() {
+  std::erase_if(kept_, [](KeptReport& kept) { return ++kept.ticks > kTicksKept; });
 }
 
 bool Requests::list(Session& session, uint32_t request, Body body, Builder& answer) {

@@ -19,6 +19,9 @@
 
 namespace kvist {
 
+// Bytes of a report, about: a list that would be longer is cut, and says how many items it left out.
+inline constexpr size_t kLongestReport = 4 << 20;
+
 // What kStat and the admin HTTP report; wire::Stat::what.
 enum class Report : uint8_t { kNode = 0, kClients = 1, kSpaces = 2 };
 inline constexpr uint32_t kReports = 3;
@@ -32,6 +35,11 @@ class Requests {
 
   // Answers any request but kHello, kRelease and kBye. False: the body is malformed, and `answer` is not filled.
   bool handle(Session& session, const wire::Header& header, std::span<const std::byte> body, wire::Builder& answer);
+
+  // Once a second or so: forgets reports whose pieces nobody asks for any more.
+  void tick();
+  // The client will not ask for more of its report.
+  void forget_report(SessionId session);
 
   // Whether a client asked for room since this was last asked, waits for it, and got none.
   bool take_room_wanted() { return std::exchange(room_wanted_, false); }
@@ -56,9 +64,20 @@ class Requests {
   // Grants for an answer, into grants_ and *granted.
   void grant(Session& session, uint32_t length, uint32_t count, wire::Granted* granted);
 
+  // The text of a kStat that did not fit in one answer, for the pieces that follow.
+  struct KeptReport {
+    SessionId session;
+    std::string text;
+    uint32_t ticks;  // since a piece was asked for
+  };
+  static constexpr size_t kMostKept = 16;  // of kLongestReport each
+  static constexpr uint32_t kTicksKept = 10;
+  void keep_report(SessionId session, std::string text);
+
   const NodeOptions& options_;
   NodeCounters& counters_;
   Reporter reporter_;
+  std::vector<KeptReport> kept_;  // oldest first
   bool room_wanted_ = false;
   bool heavy_ = false;
 

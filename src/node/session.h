@@ -52,8 +52,6 @@ struct Session {
   std::deque<std::vector<std::byte>> output;
   uint64_t output_since_ms = 0;  // when the client last took one
 
-  std::string report;  // text of kStat that did not fit in one answer, for the pieces that follow
-
   PinTable* table() const { return reinterpret_cast<PinTable*>(pins.data()); }
 };
 

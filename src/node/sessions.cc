@@ -436,7 +436,7 @@ bool Sessions::disconnect(Session& session, Ended reason, Now now) {
   poller_.remove(session.socket.get());
   session.socket.reset();
   session.output.clear();
-  session.report = {};
+  requests_.forget_report(session.id);
   session.state = Session::State::kQuarantined;
   session.since_ms = now.ms;
   return false;
@@ -454,6 +454,7 @@ bool Sessions::end(Session& session, Ended reason) {
     const PinTable& table = *session.table();
     session.domain->reads.add(table);
   }
+  requests_.forget_report(session.id);
   sessions_.erase(session.id);
   return false;
 }
@@ -465,6 +466,7 @@ void Sessions::on_process_end(SessionId id) {
 }
 
 void Sessions::tick(Now now) {
+  requests_.tick();
   std::vector<std::pair<SessionId, Ended>> late;
   for (const auto& [id, session] : sessions_) {
     const auto passed = [&](uint64_t since, std::chrono::milliseconds limit) {

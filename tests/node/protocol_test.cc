@@ -129,7 +129,7 @@ TEST(NodeProtocol, PinTablesTogetherAreBounded) {
     EXPECT_EQ(refused->code(), StatusCode::kResourceExhausted);
     EXPECT_NE(refused->text().find(of_user ? "--pins-per-user" : "--pins-per-domain"), std::string::npos);
     ASSERT_TRUE(third.join({.pins = 400}));
-    EXPECT_EQ(third.report(0).find("too_many_pins\":1") != std::string::npos, true);
+    EXPECT_NE(third.report(0).find("\"too_many_pins\":1"), std::string::npos);
     // What a client had goes with it.
     ASSERT_TRUE(first.bye());
     RawClient fourth(node.socket());
@@ -609,6 +609,41 @@ TEST(NodeAbuse, ReportingGoodBlocksIsBounded) {
   }
   EXPECT_GE(refused, 1);
   EXPECT_TRUE(client.read_right(digest_of(1)));
+}
+
+// A client can make its namespaces' records long, and ask for reports that it does not read to their ends.
+TEST(NodeAbuse, ReportsAreBounded) {
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  RawClient client(node.socket());
+  ASSERT_TRUE(client.join());
+  constexpr size_t kSpaces = 60;
+  for (size_t i = 0; i < kSpaces; ++i) {
+    Identity identity = RawClient::identity("space" + std::to_string(i));
+    for (int e = 0; e < 15; ++e) identity.extra["key" + std::to_string(e)] = std::string(4000, 'x');
+    const auto answer = client.ask_open(identity);
+    ASSERT_TRUE(answer);
+    ASSERT_EQ(answer->code(), StatusCode::kOk) << answer->text();
+  }
+  const std::string text = client.report(2);
+  EXPECT_LT(text.size(), size_t{5} << 20);
+  const Json report = Json::parse(text, nullptr, false);
+  ASSERT_TRUE(report.contains("left_out")) << text.substr(0, 200);
+  EXPECT_GT(report["namespaces"].size(), 10u);
+  EXPECT_EQ(report["namespaces"].size() + report["left_out"].get<size_t>(), kSpaces);
+
+  const auto piece = [](RawClient& from, uint32_t offset) {
+    return from.ask(MessageType::kStat, [&](Builder& b) { b.add(wire::Stat{.what = 2, .offset = offset}); });
+  };
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 17; ++i) {
+    clients.push_back(std::make_unique<RawClient>(node.socket()));
+    ASSERT_TRUE(clients.back()->join());
+    EXPECT_EQ(piece(*clients.back(), 0)->code(), StatusCode::kOk);
+  }
+  EXPECT_EQ(piece(*clients.front(), 100000)->code(), StatusCode::kOutOfRange);  // the oldest was dropped for the last
+  EXPECT_EQ(piece(*clients.back(), 100000)->code(), StatusCode::kOk);
+  EXPECT_EQ(client.report(2), text);
 }
 
 TEST(NodeAbuse, GarbageInThePinTableAndTouchWordsHarmsNobody) {

@@ -423,6 +423,9 @@ TEST(Pool, AnExtentThatCannotBeEmptiedCostsFewBlocksAndIsGivenUp) {
   config.free_target = 0.1;
   PoolHarness h(config);
   for (uint64_t c = 0; c < 240; ++c) ASSERT_EQ(h.put_at(c, 0, 4096), CommitCode::kStored);
+  // Every second block is younger, so that no extent empties by itself.
+  h.tick();
+  for (uint64_t c = 0; c < 240; c += 2) h.reader.touch(h.reader.locate(h.space, digest_at(c, 0), 0).id);
   Grant kept;  // alone in the last extent, which is therefore the first to be tried
   GrantStop stop;
   ASSERT_EQ(h.pool->grant(h.kSession, 4096, {&kept, 1}, &stop), 1u);

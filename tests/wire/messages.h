@@ -142,8 +142,9 @@ inline void add_requests(SampleMaker& make) {
            [](Builder& b) { b.add(ReportBad{.entry = 0x01020304, .generation = 0x05060708}); });
   make.add("stat", MessageType::kStat, decode_fixed<Stat>,
            [](Builder& b) { b.add(Stat{.what = 0x01020304, .offset = 0x05060708}); });
-  make.add("list", MessageType::kList, decode_fixed<List>,
-           [](Builder& b) { b.add(List{.cursor = 0x0102030405060708, .epoch = 0x1112131415161718, .slot = 0x090a, .unused = 0, .limit = 0x0b0c0d0e}); });
+  make.add("list", MessageType::kList, decode_fixed<List>, [](Builder& b) {
+    b.add(List{.cursor = 0x0102030405060708, .epoch = 0x1112131415161718, .slot = 0x090a, .unused = 0, .limit = 0x0b0c0d0e});
+  });
   make.add("release", MessageType::kRelease, decode_fixed<Release>,
            [](Builder& b) { b.add(Release{.session = 0x0102030405060708, .cookie = 0x090a0b0c0d0e0f10}); });
   make.add(
