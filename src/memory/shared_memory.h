@@ -1,8 +1,13 @@
 // memory/shared_memory.h: memory that processes share by descriptor: sealed memfds and their mappings.
 //
 // The owner creates one (create), populates ranges of it ahead of demand (populate) and passes the descriptor over a Unix
-// socket; the other side maps it (map). Seals keep either side from shrinking it, so that no access can ever raise SIGBUS
-// for want of a page that was populated; with seal_future_write() the receiver can map it for reading only.
+// socket; the other side maps it (map). Seals keep either side from shrinking it, so that no access is ever beyond its end
+// (SIGBUS); with seal_future_write() the receiver can map it for reading only.
+//
+// What no seal forbids short of forbidding all writes: whoever has a writable descriptor can punch holes into the memory
+// (fallocate). The next access to a hole gets a page of zeros, charged to whoever touches it; only where the system or a
+// cgroup has no page left can that fail, as any page fault then does. So pages that were populated stay for as long as all
+// who hold a writable descriptor mean well. A block with a hole does not match its checksum: a miss for who verifies.
 //
 // Mappings are left out of core files (MADV_DONTDUMP) and are not inherited by fork (MADV_DONTFORK).
 //

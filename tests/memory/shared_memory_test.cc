@@ -29,6 +29,25 @@ TEST(SharedMemory, SizeIsSealed) {
   EXPECT_NE(::ftruncate(memory->fd(), 8192), 0);
 }
 
+// What the seals do not forbid (see the header): zeros appear, nothing faults. Memory that only its owner writes is safe.
+TEST(SharedMemory, APunchedHoleReadsAsZeros) {
+  auto memory = SharedMemory::create("test", 8192);
+  ASSERT_TRUE(memory.ok());
+  ASSERT_TRUE(memory->populate(0, 8192).ok());
+  std::memset(memory->data(), 7, 8192);
+  constexpr int kPunch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  ASSERT_EQ(::fallocate(memory->fd(), kPunch, 4096, 4096), 0);
+  EXPECT_EQ(memory->data()[4095], std::byte{7});
+  EXPECT_EQ(memory->data()[4096], std::byte{0});
+  memory->data()[8191] = std::byte{1};
+  auto reader = memory->read_only_descriptor();
+  ASSERT_TRUE(reader.ok());
+  EXPECT_NE(::fallocate(reader->get(), kPunch, 0, 4096), 0);
+  ASSERT_TRUE(memory->seal_future_write().ok());
+  EXPECT_NE(::fallocate(memory->fd(), kPunch, 0, 4096), 0);
+  EXPECT_EQ(memory->data()[0], std::byte{7});
+}
+
 TEST(SharedMemory, FutureWritersAreRefusedAndReadersAreNot) {
   auto memory = SharedMemory::create("test", 4096);
   ASSERT_TRUE(memory.ok());

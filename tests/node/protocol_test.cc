@@ -611,6 +611,35 @@ TEST(NodeAbuse, ReportingGoodBlocksIsBounded) {
   EXPECT_TRUE(client.read_right(digest_of(1)));
 }
 
+// No seal forbids it to a client that may write. Others find wrong bytes, and the node agrees; nobody crashes.
+TEST(NodeAbuse, HolesInTheArenaAreBadBlocks) {
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  RawClient vandal(node.socket()), other(node.socket());
+  ASSERT_TRUE(vandal.join() && other.join() && other.open());
+  ASSERT_TRUE(other.put(digest_of(1), 64 << 10));
+  const Located found = other.reader.locate(other.space, digest_of(1), 0);
+  const uint64_t offset =
+      location_offset(other.reader.control().entries[found.id].location.load(std::memory_order_acquire));
+  const int control = vandal.descriptors()[0].get(), arena = vandal.descriptors()[2].get();
+  constexpr int kPunch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  EXPECT_NE(::fallocate(control, kPunch, 0, 4096), 0);
+  ASSERT_EQ(::fallocate(arena, kPunch, static_cast<off_t>(offset), 64 << 10), 0);
+  BlockView view;
+  ASSERT_EQ(other.reader.find_and_pin(other.space, digest_of(1), 0, other.pin_word(0), &view), PinResult::kPinned);
+  EXPECT_NE(checksum({view.data, view.length}), view.checksum);
+  other.unpin();
+  const auto answer = other.ask(MessageType::kReportBad, [&](Builder& b) {
+    b.add(wire::ReportBad{.entry = found.id, .generation = static_cast<uint32_t>(seq_generation(found.seq))});
+  });
+  uint32_t agreed = 0;
+  ASSERT_TRUE(answer && wire::Cursor(answer->body).read(&agreed));
+  EXPECT_EQ(agreed, 1u);
+  EXPECT_EQ(other.reader.locate(other.space, digest_of(1), 0).id, kNoEntry);
+  ASSERT_TRUE(other.put(digest_of(2), 64 << 10));
+  EXPECT_TRUE(other.read_right(digest_of(2)));
+}
+
 // A client can make its namespaces' records long, and ask for reports that it does not read to their ends.
 TEST(NodeAbuse, ReportsAreBounded) {
   ThreadNode node;
