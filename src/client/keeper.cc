@@ -205,8 +205,21 @@ void Keeper::give_stock_back() {
 }
 
 void Keeper::report_bad_blocks(Deadline end) {
-  const std::unique_lock reporting(reporting_, end.at());
-  while (reporting.owns_lock() && !end.passed()) {
+  {
+    std::unique_lock lock(mutex_);
+    if (!reported_.wait_until(lock, end.at(), [this] { return !reporting_; })) return;
+    reporting_ = true;
+  }
+  const std::unique_ptr<Keeper, void (*)(Keeper*)> done(this, [](Keeper* keeper) {
+    const std::lock_guard lock(keeper->mutex_);
+    keeper->reporting_ = false;
+    keeper->reported_.notify_one();
+  });
+  send_bad_blocks(end);
+}
+
+void Keeper::send_bad_blocks(Deadline end) {
+  while (!end.passed()) {
     BadBlock bad;
     {
       const std::lock_guard lock(mutex_);

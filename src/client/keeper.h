@@ -12,6 +12,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -63,6 +64,7 @@ class Keeper {
   void try_again();
   void attend();
   void chores();
+  void send_bad_blocks(Deadline end);
   void give_stock_back();
   int wait_time_ms() const;
   Status join(const std::shared_ptr<Session>& session, Deadline deadline);
@@ -92,7 +94,8 @@ class Keeper {
   std::shared_ptr<Session> joining_;  // one that is being told of the open spaces; stop() does not wait for that
   std::deque<BadBlock> bad_blocks_;
   std::atomic<uint32_t> reports_waiting_{0};  // those, and the one on its way
-  std::timed_mutex reporting_;                // held, before mutex_, while reports are sent
+  bool reporting_ = false;                    // a thread sends them; others wait for it
+  std::condition_variable reported_;
 };
 
 }  // namespace kvist::client
