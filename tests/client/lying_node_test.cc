@@ -73,8 +73,7 @@ TEST_F(Lies, ResultsOfRemove) {
 TEST_F(Lies, ResultsThatNeverCame) {
   connect();
   const std::vector<Digest> digests = random_digests(random_, 20000);
-  uint32_t answers = 0;
-  liar_.change(MessageType::kRemove, [&answers](Packet& packet) {
+  liar_.change(MessageType::kRemove, [answers = 0](Packet& packet) mutable {
     if (++answers > 1) packet.bytes.clear();
   });
   std::vector<StatusCode> results(digests.size(), StatusCode::kInternal);

@@ -203,6 +203,10 @@ TEST_F(NodeProcesses, AStoppedClientKeepsItsPinsAndStopsNobody) {
   child.signal(SIGSTOP);
   RawClient other(socket_);
   ASSERT_TRUE(other.join() && other.open());
+  ASSERT_TRUE(eventually([&] {
+    const Json report = report_of(socket_);
+    return report["ready_bytes"] == report["capacity_bytes"];
+  }));
   for (uint64_t i = 100; i < 200; ++i) ASSERT_TRUE(other.put(digest_of(i), 1 << 20)) << i;
   EXPECT_EQ(report_of(socket_)["pinned"], 1);
   child.signal(SIGCONT);
