@@ -53,6 +53,7 @@ class Fuzzed {
     if (kind < 0x80) return request(sessions_[kind & 1], static_cast<uint16_t>(kind >> 1), body);
     if (kind == 0x83) {
       pool().set_time(now_ms_ += 700);
+      requests_.tick();
       for (int step = 0; step < 64 && pool().maintain(); ++step) continue;
     }
     write(kind, body);
