@@ -200,6 +200,8 @@ Status SlotFinder::refused(GrantStop stop, uint32_t length) const {
 
 Status SlotFinder::find(uint32_t length, size_t count, std::vector<Grant>* out, Deadline deadline, Deadline patience) {
   GrantStop stop = GrantStop::kNone;  // why there was no room when the node was last asked
+  // Whoever was told that there is no room, and then ran out of time, has too little room rather than too little time.
+  GrantStop told = GrantStop::kNone;
   while (true) {
     if (session_.stock().take(length, count, out) > 0) {
       pause_us_ = 0;
@@ -207,9 +209,13 @@ Status SlotFinder::find(uint32_t length, size_t count, std::vector<Grant>* out, 
     }
     // Slots come with the answers to what this call has sent.
     if (tracker_.any_unanswered() && tracker_.wait_for_one(deadline)) continue;
-    if (deadline.passed()) return refused(stop, length);
+    if (deadline.passed()) return refused(told != GrantStop::kNone ? told : stop, length);
     const uint32_t wanted = session_.stock().ask(length, count);
-    if (Status status = session_.link().reserve(length, wanted, &stop, deadline); !status.ok()) return status;
+    if (Status status = session_.link().reserve(length, wanted, &stop, deadline); !status.ok()) {
+      const bool late = status.code() == StatusCode::kDeadlineExceeded;
+      return late && told != GrantStop::kNone ? refused(told, length) : status;
+    }
+    if (stop == GrantStop::kPoolPinned || stop == GrantStop::kOverQuota) told = stop;
     if (session_.stock().take(length, count, out) > 0) return ok_status();
     if (stop == GrantStop::kPoolPinned || stop == GrantStop::kEvicting) {
       if (const std::vector<Grant> others = session_.stock().others(length); !others.empty()) {
@@ -219,7 +225,8 @@ Status SlotFinder::find(uint32_t length, size_t count, std::vector<Grant>* out, 
     }
     const bool hopeless = stop == GrantStop::kTooLong || stop == GrantStop::kOverQuota ||
                           (stop == GrantStop::kPoolPinned && patience.passed());
-    if (hopeless || deadline.passed()) return refused(stop, length);
+    if (hopeless) return refused(stop, length);
+    if (deadline.passed()) return refused(told != GrantStop::kNone ? told : stop, length);
     pause(stop, deadline);
   }
 }
