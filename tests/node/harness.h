@@ -63,7 +63,9 @@ inline bool eventually(const std::function<bool()>& holds,
 
 // A node's report over a connection that takes leave.
 inline Json report_of(const std::string& socket, uint32_t what = 0) {
-  RawClient client(socket);
+  FileDescriptor connected = connect_to(socket);  // a socket that lies there may have nobody who listens yet
+  if (!connected.valid()) return {};
+  RawClient client(std::move(connected));
   const std::optional<Answer> answer = client.hello({.name = "reporter"});
   if (!answer || answer->code() != StatusCode::kOk) return {};
   Json json = Json::parse(client.report(what), nullptr, false);
