@@ -124,7 +124,7 @@ Check check_open_files() {
       describe_limit(limit.rlim_cur) + " open files (RLIMIT_NOFILE), hard limit " + describe_limit(limit.rlim_max);
   if (limit.rlim_cur < 256) {
     return {"open_files", Verdict::kWarn, found,
-            "A node holds three files a client: `ulimit -n 1024`, or LimitNOFILE= in its unit."};
+            "A node holds four files a client: `ulimit -n 1024`, or LimitNOFILE= in its unit."};
   }
   return {"open_files", Verdict::kOk, found, ""};
 }

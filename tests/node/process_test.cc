@@ -378,7 +378,7 @@ TEST_F(NodeProcesses, RunningOutOfDescriptorsPasses) {
   ASSERT_TRUE(client.join() && client.open());
   rlimit limit = {};
   ASSERT_EQ(::prlimit(node.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
-  limit.rlim_cur = open_files(node.pid()) + 7;  // a session needs three
+  limit.rlim_cur = open_files(node.pid()) + 7;  // a session needs four
   ASSERT_EQ(::prlimit(node.pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
   Child crowd([&](const Child::Ready& ready) {
     static std::vector<std::unique_ptr<RawClient>> others;
