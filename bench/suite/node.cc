@@ -11,7 +11,7 @@
 #include "bench/suite/cases.h"
 #include "bench/suite/measure.h"
 #include "bench/suite/setup.h"
-#include "memory/shared_memory.h"
+#include "memory/memory_room.h"
 #include "replay/child_node.h"
 
 namespace kvist::bench {
@@ -278,8 +278,9 @@ Status bench_clients(const Options& options) {
 
 Status bench_start(const Options& options) {
   uint64_t memory = uint64_t{8} << 30;
-  const MemoryRoom room = memory_room();
-  while (memory > room.bytes / 10 * 8) memory /= 2;
+  const StatusOr<MemoryRoom> room = memory_room();
+  if (!room.ok()) return room.status();
+  while (memory > room->bytes / 10 * 8) memory /= 2;
   options.progress("start: a node of " + std::to_string(memory >> 30) + " GiB");
   std::vector<double> ready, populated;
   for (int round = 0; round < 3; ++round) {

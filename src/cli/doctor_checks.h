@@ -52,12 +52,4 @@ Check check_loopback();
 Check check_socket(const Machine& machine);
 Check check_node(const Machine& machine);
 
-// What a pool may take at most: the machine's available memory, or less where a memory limit of a control group of this
-// process (version 1 or 2, its own or an ancestor's) says so. `limit` names the smaller one for people.
-struct MemoryRoom {
-  uint64_t bytes = 0;
-  std::string limit;
-};
-MemoryRoom memory_room(const std::string& root);
-
 }  // namespace kvist::cli

@@ -1,15 +1,14 @@
 // How much memory there is, and what limits it.
 #include <sys/resource.h>
 
-#include <algorithm>
 #include <charconv>
 #include <fstream>
 #include <iterator>
 #include <optional>
-#include <sstream>
 
 #include "base/units.h"
 #include "cli/doctor_checks.h"
+#include "memory/memory_room.h"
 
 namespace kvist::cli {
 namespace {
@@ -28,60 +27,19 @@ std::optional<uint64_t> read_number(const std::string& path) {
   return value;
 }
 
-uint64_t available_memory(const std::string& root) {
-  std::ifstream file(root + "/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    uint64_t kib = 0;
-    if (line.rfind("MemAvailable:", 0) == 0 && std::istringstream(line.substr(13)) >> kib) return kib * 1024;
-  }
-  return 0;
-}
-
-// The files that may hold a memory limit of this process: of its control group and of each ancestor. A container sees its
-// own group as the root of the mount, whatever /proc says, so the root is always among them.
-std::vector<std::string> limit_files(const std::string& root) {
-  std::vector<std::string> files;
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const bool unified = controllers == ",,";
-    if (!unified && controllers.find(",memory,") == std::string::npos) continue;
-    const std::string mount = root + (unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
-    const std::string file = unified ? "/memory.max" : "/memory.limit_in_bytes";
-    for (std::string path = line.substr(second + 1);; path.erase(path.rfind('/'))) {
-      if (path == "/") path.clear();
-      files.push_back(mount + path + file);
-      if (path.empty() || path[0] != '/') break;
-    }
-  }
-  return files;
-}
-
 std::string describe_limit(rlim_t limit) { return limit == RLIM_INFINITY ? "unlimited" : std::to_string(limit); }
 
 }  // namespace
 
-MemoryRoom memory_room(const std::string& root) {
-  MemoryRoom room = {available_memory(root), "memory available on this machine"};
-  for (const std::string& file : limit_files(root)) {
-    const std::optional<uint64_t> limit = read_number(file);
-    if (limit && *limit < room.bytes) room = {*limit, "the limit in " + file.substr(root.size())};
-  }
-  return room;
-}
-
 Check check_memory(const Machine& machine) {
-  const MemoryRoom room = memory_room(machine.root);
-  if (room.bytes == 0) {
-    return {"memory", Verdict::kWarn, "/proc/meminfo cannot be read",
-            "Mount /proc; a pool's size cannot be checked without."};
+  const StatusOr<MemoryRoom> room = memory_room_below(machine.root);
+  if (!room.ok()) {
+    return {"memory", Verdict::kFail, std::string(room.status().message()),
+            "A node does not start where it cannot tell how much memory there is."};
   }
-  const std::string found = format_size_short(static_cast<double>(room.bytes)) + " (" + room.limit + ")";
+  const std::string found = room->limited_by + " leaves " + format_size_short(static_cast<double>(room->bytes));
   constexpr uint64_t kLeast = uint64_t{256} << 20;
-  if (room.bytes < kLeast) {
+  if (room->bytes < kLeast) {
     return {"memory", Verdict::kWarn, found, "A useful pool starts at 256MiB: raise the limit or end other programs."};
   }
   return {"memory", Verdict::kOk, found, ""};

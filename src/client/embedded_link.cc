@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "client/guarded.h"
 #include "client/quiet_thread.h"
+#include "memory/memory_room.h"
 #include "wire/local.h"
 
 namespace kvist::client {
@@ -82,10 +83,11 @@ StatusOr<EmbeddedPool> EmbeddedPool::create(const EmbeddedOptions& options) {
   if (options.pins == 0 || options.pins > kMaxPins) {
     return invalid_argument("pins must be 1 to " + std::to_string(kMaxPins));
   }
-  const MemoryRoom room = memory_room();
-  if (options.memory_bytes > room.bytes) {
+  const StatusOr<MemoryRoom> room = memory_room();
+  if (!room.ok()) return room.status();
+  if (options.memory_bytes > room->bytes) {
     return resource_exhausted("a pool of " + std::to_string(options.memory_bytes) + " bytes was asked for, but " +
-                              room.limited_by + " leaves " + std::to_string(room.bytes) + "; ask for less");
+                              room->limited_by + " leaves " + std::to_string(room->bytes) + "; ask for less");
   }
   PoolConfig config;
   config.capacity_bytes = options.memory_bytes;

@@ -7,10 +7,10 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <limits>
-#include <sstream>
 #include <utility>
+
+#include "memory/memory_room.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -123,9 +123,10 @@ Status SharedMemory::populate(uint64_t offset, uint64_t bytes) {
   } while (result != 0 && errno == EINTR);
   if (result == 0) return ok_status();
   if (errno == ENOSPC || errno == ENOMEM) {
-    const MemoryRoom room = memory_room();
-    return resource_exhausted("the system has no memory for " + std::to_string(bytes) + " more bytes (" + room.limited_by +
-                              " leaves " + std::to_string(room.bytes) + "); give the pool less");
+    const StatusOr<MemoryRoom> room = memory_room();
+    const std::string left = room.ok() ? " (" + room->limited_by + " leaves " + std::to_string(room->bytes) + ")" : "";
+    return resource_exhausted("the system has no memory for " + std::to_string(bytes) + " more bytes" + left +
+                              "; give the pool less");
   }
   return internal_error(errno_text("fallocate of shared memory"));
 }
@@ -135,60 +136,6 @@ StatusOr<FileDescriptor> SharedMemory::read_only_descriptor() const {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return internal_error(errno_text("reopening shared memory read-only through /proc"));
   return FileDescriptor(fd);
-}
-
-namespace {
-
-// One number from a file of the cgroup file system; false when it is absent or says "max".
-bool read_number(const std::string& path, uint64_t* number) {
-  std::ifstream file(path);
-  return static_cast<bool>(file >> *number);
-}
-
-void lower(MemoryRoom* room, uint64_t limit, uint64_t used, const std::string& name) {
-  const uint64_t left = limit > used ? limit - used : 0;
-  if (left < room->bytes) *room = {left, name};
-}
-
-// Every enclosing group counts: the tightest one may be an ancestor.
-void lower_by_cgroups(MemoryRoom* room) {
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':');
-    const size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    std::string path = line.substr(second + 1);
-    const bool v2 = controllers.empty();
-    if (!v2 && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
-    const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    while (true) {
-      const std::string folder = root + (path == "/" ? "" : path);
-      uint64_t limit = 0, used = 0;
-      const bool limited = read_number(folder + (v2 ? "/memory.max" : "/memory.limit_in_bytes"), &limit) &&
-                           read_number(folder + (v2 ? "/memory.current" : "/memory.usage_in_bytes"), &used);
-      // Version 1 writes "no limit" as a number near 2^63.
-      if (limited && limit < (uint64_t{1} << 60)) lower(room, limit, used, "the memory limit of cgroup " + path);
-      if (path.empty() || path == "/") break;
-      path.resize(path.rfind('/'));
-      if (path.empty()) path = "/";
-    }
-  }
-}
-
-}  // namespace
-
-MemoryRoom memory_room() {
-  MemoryRoom room{std::numeric_limits<uint64_t>::max(), "nothing"};
-  std::ifstream info("/proc/meminfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.rfind("MemAvailable:", 0) != 0) continue;
-    uint64_t kib = 0;
-    std::istringstream(line.substr(13)) >> kib;
-    room = {kib * 1024, "MemAvailable"};
-  }
-  lower_by_cgroups(&room);
-  return room;
 }
 
 }  // namespace kvist

@@ -104,12 +104,4 @@ class SharedMemory {
   Mapping mapping_;
 };
 
-// How much memory this process may still take: the smallest of MemAvailable and what each enclosing cgroup leaves (v2
-// memory.max and v1 limit_in_bytes), and which of them that is ("MemAvailable", "cgroup memory.max of /system.slice/x").
-struct MemoryRoom {
-  uint64_t bytes = 0;
-  std::string limited_by;
-};
-MemoryRoom memory_room();
-
 }  // namespace kvist

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kvist/status.h"
+#include "memory/memory_room.h"
 #include "memory/shared_memory.h"
 #include "node/options.h"
 #include "pool/pool.h"

@@ -75,7 +75,9 @@ Node::Loop::~Loop() {
 
 Status Node::Loop::start() {
   if (Status s = check_options(options_); !s.ok()) return s;
-  if (Status s = check_memory_room(options_, memory_room(), free_huge_pages()); !s.ok()) return s;
+  const StatusOr<MemoryRoom> room = memory_room();
+  if (!room.ok()) return room.status();
+  if (Status s = check_memory_room(options_, *room, free_huge_pages()); !s.ok()) return s;
   StatusOr<ListenSocket> listener = ListenSocket::open(options_.socket, options_.socket_mode, options_.socket_group);
   if (!listener.ok()) return listener.status();
   listener_ = *std::move(listener);

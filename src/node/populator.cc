@@ -8,7 +8,7 @@
 
 namespace kvist {
 
-Populator::Populator(std::vector<Pool> pools, Report report, std::function<MemoryRoom()> room)
+Populator::Populator(std::vector<Pool> pools, Report report, std::function<StatusOr<MemoryRoom>()> room)
     : pools_(std::move(pools)), report_(std::move(report)), room_(std::move(room)), thread_([this] { run(); }) {}
 
 Populator::~Populator() {
@@ -19,9 +19,10 @@ Populator::~Populator() {
 Status Populator::populate(const Pool& pool, uint32_t extent) const {
   // Huge pages were set aside before and are not part of what is available.
   if (pool.memory->config().pages == Pages::kNormal) {
-    const MemoryRoom room = room_();
-    if (room.bytes < pool.extent_bytes + kReserve) {
-      return resource_exhausted(room.limited_by + " leaves " + format_size_short(static_cast<double>(room.bytes)) +
+    const StatusOr<MemoryRoom> room = room_();
+    if (!room.ok()) return room.status();
+    if (room->bytes < pool.extent_bytes + kReserve) {
+      return resource_exhausted(room->limited_by + " leaves " + format_size_short(static_cast<double>(room->bytes)) +
                                 ", too little for another extent of " + format_size(pool.extent_bytes) +
                                 "; the pool goes on with what it has");
     }

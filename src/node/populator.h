@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "kvist/status.h"
-#include "memory/shared_memory.h"
+#include "memory/memory_room.h"
 #include "pool/pool_memory.h"
 
 namespace kvist {
@@ -33,7 +33,7 @@ class Populator {
   static constexpr uint64_t kReserve = uint64_t{32} << 20;
 
   // `room`: how much memory there still is; asked before each extent.
-  Populator(std::vector<Pool> pools, Report report, std::function<MemoryRoom()> room = memory_room);
+  Populator(std::vector<Pool> pools, Report report, std::function<StatusOr<MemoryRoom>()> room = memory_room);
   // Stops after the extent under way (about 20 ms).
   ~Populator();
   Populator(const Populator&) = delete;
@@ -45,7 +45,7 @@ class Populator {
 
   std::vector<Pool> pools_;
   Report report_;
-  std::function<MemoryRoom()> room_;
+  std::function<StatusOr<MemoryRoom>()> room_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

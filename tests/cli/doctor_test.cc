@@ -11,30 +11,12 @@
 
 #include "cli/doctor_checks.h"
 #include "command.h"
+#include "support/fake_root.h"
 
 namespace kvist::cli {
 namespace {
 
-// A folder that plays another machine's root; gone with the object.
-class FakeRoot {
- public:
-  FakeRoot() {
-    char name[] = "/tmp/kvist-doctor-XXXXXX";
-    path_ = mkdtemp(name) != nullptr ? name : "";
-  }
-  ~FakeRoot() { std::filesystem::remove_all(path_); }
-  FakeRoot(const FakeRoot&) = delete;
-  FakeRoot& operator=(const FakeRoot&) = delete;
-
-  void write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories(std::filesystem::path(path_ + name).parent_path());
-    std::ofstream(path_ + name) << text;
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using test::FakeRoot;
 
 TEST(DoctorKernel, ComparesReleasesByNumber) {
   EXPECT_EQ(check_kernel("6.1.0-35-amd64").verdict, Verdict::kOk);
@@ -46,39 +28,25 @@ TEST(DoctorKernel, ComparesReleasesByNumber) {
   EXPECT_EQ(check_kernel("").verdict, Verdict::kWarn);
 }
 
-TEST(DoctorMemory, TakesTheMachineWhereNoGroupLimits) {
+TEST(DoctorMemory, IsJudgedByWhatIsLeft) {
   FakeRoot root;
   root.write("/proc/meminfo", "MemTotal:  16777216 kB\nMemAvailable:  8388608 kB\n");
-  root.write("/proc/self/cgroup", "0::/user.slice/x.scope\n");
-  root.write("/sys/fs/cgroup/user.slice/x.scope/memory.max", "max\n");
-  EXPECT_EQ(memory_room(root.path()).bytes, uint64_t{8} << 30);
-  EXPECT_EQ(check_memory({root.path(), ""}).verdict, Verdict::kOk);
-}
-
-TEST(DoctorMemory, FindsTheTightestLimitOfAnAncestor) {
-  FakeRoot root;
-  root.write("/proc/meminfo", "MemAvailable:  8388608 kB\n");
   root.write("/proc/self/cgroup", "0::/a/b\n");
-  root.write("/sys/fs/cgroup/a/b/memory.max", "4294967296\n");
-  root.write("/sys/fs/cgroup/a/memory.max", "134217728\n");
-  const MemoryRoom room = memory_room(root.path());
-  EXPECT_EQ(room.bytes, uint64_t{128} << 20);
-  EXPECT_NE(room.limit.find("/sys/fs/cgroup/a/memory.max"), std::string::npos) << room.limit;
-  EXPECT_EQ(check_memory({root.path(), ""}).verdict, Verdict::kWarn);
-}
-
-TEST(DoctorMemory, ReadsVersionOneGroupsAndAContainersRoot) {
-  FakeRoot root;
-  root.write("/proc/meminfo", "MemAvailable:  8388608 kB\n");
-  root.write("/proc/self/cgroup", "5:cpu,cpuacct:/c\n4:memory:/docker/id\n");
-  root.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n");
-  EXPECT_EQ(memory_room(root.path()).bytes, uint64_t{1} << 30);
+  root.write("/sys/fs/cgroup/a/b/memory.max", "max\n");
+  EXPECT_EQ(check_memory({root.path(), ""}).verdict, Verdict::kOk);
+  // A node would be refused here, however large the group's limit is.
+  root.write("/sys/fs/cgroup/a/memory.max", "4294967296\n");
+  root.write("/sys/fs/cgroup/a/memory.current", "4160749568\n");
+  const Check found = check_memory({root.path(), ""});
+  EXPECT_EQ(found.verdict, Verdict::kWarn);
+  EXPECT_EQ(found.found, "the memory limit of cgroup /a leaves 128MiB");
 }
 
 TEST(DoctorMemory, SaysWhenNothingCanBeRead) {
   FakeRoot root;
-  EXPECT_EQ(memory_room(root.path()).bytes, 0U);
-  EXPECT_EQ(check_memory({root.path(), ""}).verdict, Verdict::kWarn);
+  const Check found = check_memory({root.path(), ""});
+  EXPECT_EQ(found.verdict, Verdict::kFail);
+  EXPECT_NE(found.found.find("/proc/meminfo"), std::string::npos) << found.found;
 }
 
 TEST(DoctorHugepages, AreFineWhereReservedOrTransparent) {
