@@ -200,8 +200,12 @@ Status SlotFinder::refused(GrantStop stop, uint32_t length) const {
 
 Status SlotFinder::find(uint32_t length, size_t count, std::vector<Grant>* out, Deadline deadline, Deadline patience) {
   GrantStop stop = GrantStop::kNone;  // why there was no room when the node was last asked
+  GrantStop told = GrantStop::kNone;  // and when it last said that none can be made
   // Whoever was told that there is no room, and then ran out of time, has too little room rather than too little time.
-  GrantStop told = GrantStop::kNone;
+  const auto out_of_time = [&](const Status& unanswered = {}) {
+    if (told == GrantStop::kNone && !unanswered.ok()) return unanswered;
+    return refused(told == GrantStop::kNone ? stop : told, length);
+  };
   while (true) {
     if (session_.stock().take(length, count, out) > 0) {
       pause_us_ = 0;
@@ -209,11 +213,10 @@ Status SlotFinder::find(uint32_t length, size_t count, std::vector<Grant>* out, 
     }
     // Slots come with the answers to what this call has sent.
     if (tracker_.any_unanswered() && tracker_.wait_for_one(deadline)) continue;
-    if (deadline.passed()) return refused(told != GrantStop::kNone ? told : stop, length);
+    if (deadline.passed()) return out_of_time();
     const uint32_t wanted = session_.stock().ask(length, count);
     if (Status status = session_.link().reserve(length, wanted, &stop, deadline); !status.ok()) {
-      const bool late = status.code() == StatusCode::kDeadlineExceeded;
-      return late && told != GrantStop::kNone ? refused(told, length) : status;
+      return status.code() == StatusCode::kDeadlineExceeded ? out_of_time(status) : status;
     }
     if (stop == GrantStop::kPoolPinned || stop == GrantStop::kOverQuota) told = stop;
     if (session_.stock().take(length, count, out) > 0) return ok_status();
@@ -226,7 +229,7 @@ Status SlotFinder::find(uint32_t length, size_t count, std::vector<Grant>* out, 
     const bool hopeless = stop == GrantStop::kTooLong || stop == GrantStop::kOverQuota ||
                           (stop == GrantStop::kPoolPinned && patience.passed());
     if (hopeless) return refused(stop, length);
-    if (deadline.passed()) return refused(told != GrantStop::kNone ? told : stop, length);
+    if (deadline.passed()) return out_of_time();
     pause(stop, deadline);
   }
 }
