@@ -36,6 +36,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -115,9 +116,9 @@ struct PrefixOptions {
   uint32_t from = 0;    // index into positions from which blocks are wanted; the engine has the ones before
   bool promise = true;  // pin what was found, so that it stays; false: a hint, which pins and touches nothing
   uint64_t parts = 0;   // bit p: part p is wanted; 0: all that the namespace declares
-  // What was not looked at, or not verified, by then does not count, and status() says kDeadlineExceeded. By default 2 s
-  // from when these options were made.
-  Deadline deadline{};
+  // What was not looked at, or not verified, by then does not count, and status() says kDeadlineExceeded. Without one: 2 s
+  // from the call, which then looks at the clock only if it is not done with a few hundred positions or a MiB.
+  std::optional<Deadline> deadline{};
 };
 
 // The longest usable prefix of a chain from `from` on. Movable. While it lives (and was a promise), its blocks cannot be
@@ -238,8 +239,8 @@ class Space {
   Prefix longest_prefix(const Chain& chain, const PrefixOptions& options = {}) const;
 
   // Pins positions[i] for each i, independent of each other. What was not looked at by the deadline (verifying reads all
-  // bytes) has the result kDeadlineExceeded. No RPC.
-  Pinned pin(std::span<const Digest> positions, uint16_t part = 0, Deadline deadline = {}) const;
+  // bytes; without one, 2 s from the call) has the result kDeadlineExceeded. No RPC.
+  Pinned pin(std::span<const Digest> positions, uint16_t part = 0, std::optional<Deadline> deadline = {}) const;
 
   // Which are there now: a hint; touches nothing. results[i]: kOk or kNotFound. Returns how many are. No RPC.
   size_t contains(std::span<const Digest> positions, std::span<StatusCode> results, uint16_t part = 0) const;

@@ -65,7 +65,9 @@ StatusCode Reading::pin(const Digest& digest, uint16_t part, const Located& foun
 bool Reading::late(bool look) {
   if (!look && verified_bytes_ < kBytesBetweenLooks) return false;
   verified_bytes_ = 0;
-  return Deadline::Clock::now() >= end_;
+  const auto now = Deadline::Clock::now();
+  if (!end_) end_ = now + Deadline::kDefaultBudget;
+  return now >= *end_;
 }
 
 bool Reading::verify(const BlockView& view) {

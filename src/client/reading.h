@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -63,7 +64,8 @@ class Reading {
   // Compares it. False: the bytes are wrong, and the node is told.
   bool verify(const BlockView& view);
   void report_bad(const BlockView& view);
-  // When the call's time is over; without it, never.
+  // When the call's time is over. Not said: Deadline::kDefaultBudget after the first look at the clock. Most reads in place
+  // are done before that, and looking would cost them a good part of what they take.
   void end_at(Deadline deadline) { end_ = deadline.at(); }
   // Whether it is. The clock is looked at if `look`, or when many bytes were verified since it last was.
   bool late(bool look);
@@ -80,7 +82,7 @@ class Reading {
   ThreadSeat& seat_;
   const Verify verify_;
   Status status_;
-  Deadline::Clock::time_point end_ = Deadline::Clock::time_point::max();
+  std::optional<Deadline::Clock::time_point> end_;
   uint64_t verified_bytes_ = 0;  // since the clock was looked at
   PinSet* set_ = nullptr;
   std::atomic<uint64_t>* pins_ = nullptr;

@@ -1,5 +1,6 @@
 // kvist::Space: the public face of reads and writes in one namespace. Checks what it is given, and lets no exception out.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "client/batch_state.h"
@@ -119,7 +120,7 @@ Prefix Space::longest_prefix(const Chain& chain, const PrefixOptions& options) c
       prefix.why_empty_ = reading.status();
       return;
     }
-    reading.end_at(options.deadline);
+    if (options.deadline) reading.end_at(*options.deadline);
     const auto search = [&](const client::WantedParts& parts) {
       if (options.promise) {
         client::promise_prefix(reading, chain.positions, from, parts);
@@ -138,7 +139,7 @@ Prefix Space::longest_prefix(const Chain& chain, const PrefixOptions& options) c
   return prefix;
 }
 
-Pinned Space::pin(std::span<const Digest> positions, uint16_t part, Deadline deadline) const {
+Pinned Space::pin(std::span<const Digest> positions, uint16_t part, std::optional<Deadline> deadline) const {
   Pinned pinned;
   const auto run = [&] {
     pinned.size_ = positions.size();
@@ -155,7 +156,7 @@ Pinned Space::pin(std::span<const Digest> positions, uint16_t part, Deadline dea
       pinned.why_empty_ = reading.status().code();
       return;
     }
-    reading.end_at(deadline);
+    if (deadline) reading.end_at(*deadline);
     client::pin_blocks(reading, positions, part);
     pinned.set_.reset(reading.keep());
   };
