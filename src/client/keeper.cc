@@ -210,32 +210,30 @@ void Keeper::report_bad_blocks(Deadline end) {
     if (!reported_.wait_until(lock, end.at(), [this] { return !reporting_; })) return;
     reporting_ = true;
   }
-  const std::unique_ptr<Keeper, void (*)(Keeper*)> done(this, [](Keeper* keeper) {
-    const std::lock_guard lock(keeper->mutex_);
-    keeper->reporting_ = false;
-    keeper->reported_.notify_one();
-  });
   send_bad_blocks(end);
+  const std::lock_guard lock(mutex_);
+  reporting_ = false;
+  reported_.notify_one();
 }
 
-void Keeper::send_bad_blocks(Deadline end) {
+// One thread at a time. A report stays in front until it is done with; others may add to the end meanwhile.
+void Keeper::send_bad_blocks(Deadline end) noexcept {
   while (!end.passed()) {
     BadBlock bad;
     {
       const std::lock_guard lock(mutex_);
       if (bad_blocks_.empty()) return;
-      bad = std::move(bad_blocks_.front());
-      bad_blocks_.pop_front();
+      bad = bad_blocks_.front();
     }
     const auto tell = [&] { return bad.session->link().report_bad(bad.id, bad.generation, end).code(); };
     const StatusCode told = guarded(tell, [] { return StatusCode::kResourceExhausted; });
-    if (told == StatusCode::kDeadlineExceeded) {  // to be said again: the node may not have heard it
-      const std::lock_guard lock(mutex_);
-      bad_blocks_.push_front(std::move(bad));
-      return;
-    }
+    if (told == StatusCode::kDeadlineExceeded) return;  // to be said again: the node may not have heard it
     const bool dropped = told == StatusCode::kUnavailable || told == StatusCode::kResourceExhausted;
     count(connection_.counters().reports_dropped, dropped ? 1 : 0);
+    {
+      const std::lock_guard lock(mutex_);
+      bad_blocks_.pop_front();
+    }
     reports_waiting_.fetch_sub(1, std::memory_order_release);
   }
 }

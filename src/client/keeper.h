@@ -64,7 +64,7 @@ class Keeper {
   void try_again();
   void attend();
   void chores();
-  void send_bad_blocks(Deadline end);
+  void send_bad_blocks(Deadline end) noexcept;
   void give_stock_back();
   int wait_time_ms() const;
   Status join(const std::shared_ptr<Session>& session, Deadline deadline);
@@ -93,7 +93,7 @@ class Keeper {
   std::mutex mutex_;
   std::shared_ptr<Session> joining_;  // one that is being told of the open spaces; stop() does not wait for that
   std::deque<BadBlock> bad_blocks_;
-  std::atomic<uint32_t> reports_waiting_{0};  // those, and the one on its way
+  std::atomic<uint32_t> reports_waiting_{0};  // how many those are, for who asks without the lock
   bool reporting_ = false;                    // a thread sends them; others wait for it
   std::condition_variable reported_;
 };
