@@ -12,27 +12,21 @@ namespace kvist::cli {
 namespace {
 
 struct Options {
-  SpaceArguments space;
-  std::string key, output = "-";
-  bool json = false;
+  BlockArguments blocks;
+  std::string output = "-";
 };
 
 StatusOr<int> get(const Options& options) {
-  if (options.output == "-" && options.json) {
+  const std::string& key = options.blocks.keys[0];
+  if (options.output == "-" && options.blocks.json) {
     return invalid_argument("--json and the bytes cannot both go to standard output; add --output FILE");
   }
-  StatusOr<Client> client = options.space.node.connect();
-  if (!client.ok()) return client.status();
-  const StatusOr<Space> space = options.space.open(*client);
-  if (!space.ok()) return space.status();
-  const StatusOr<uint16_t> part = options.space.part_of(*space);
-  if (!part.ok()) return part.status();
-  const StatusOr<std::vector<Digest>> names = options.space.names(*space, {options.key});
-  if (!names.ok()) return names.status();
-  const Pinned pinned = space->pin(*names, *part);
+  const StatusOr<NamedBlocks> blocks = options.blocks.find();
+  if (!blocks.ok()) return blocks.status();
+  const Pinned pinned = blocks->space.pin(blocks->names, blocks->part);
   if (pinned[0] == nullptr) {
-    if (pinned.result(0) == StatusCode::kNotFound) return not_found("no block under '" + options.key + "'");
-    return Status(pinned.result(0), "'" + options.key + "': " + reason_of(pinned.result(0)));
+    if (pinned.result(0) == StatusCode::kNotFound) return not_found("no block under '" + key + "'");
+    return Status(pinned.result(0), "'" + key + "': " + reason_of(pinned.result(0)));
   }
   const Block& block = *pinned[0];
   if (options.output == "-") {
@@ -44,19 +38,16 @@ StatusOr<int> get(const Options& options) {
   file.write(reinterpret_cast<const char*>(block.data), block.size);
   file.close();
   if (!file) return internal_error("cannot write " + options.output);
-  if (options.json) {
-    print_json({{"key", options.key}, {"digest", to_hex((*names)[0])}, {"part", *part}, {"bytes", block.size}});
+  if (options.blocks.json) {
+    print_json({{"key", key}, {"digest", to_hex(blocks->names[0])}, {"part", blocks->part}, {"bytes", block.size}});
   }
   return 0;
 }
 
 VerbBody declare(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  options->space.declare(arguments);
-  options->space.declare_keys(arguments);
-  arguments.text("KEY", options->key, "The block's key").required();
+  options->blocks.declare(arguments, BlockArguments::Keys::kOne, "Print one JSON object about it (with --output)");
   arguments.text("-o,--output", options->output, "Where to write it; - for standard output").value_name("FILE");
-  arguments.flag("--json", options->json, "Print one JSON object about it (with --output)");
   return [options] { return get(*options); };
 }
 

@@ -89,8 +89,7 @@ void SpaceArguments::declare(Arguments& arguments) {
       .value_name("PATH");
 }
 
-void SpaceArguments::declare_keys(Arguments& arguments) {
-  arguments.text("--part", part, "The part of the position: its name or number").value_name("PART");
+void SpaceArguments::declare_key_form(Arguments& arguments) {
   arguments.flag("--hex", hex, "Keys are written as hexadecimal digits of their bytes");
   arguments.flag("--digest", digests, "Keys are written as digests: 32 hexadecimal digits, as `kvist ls` shows them");
 }
@@ -124,19 +123,6 @@ StatusOr<Space> SpaceArguments::open_or_make(Client& client, const std::string& 
   return client.open(identity, node.deadline());
 }
 
-StatusOr<uint16_t> SpaceArguments::part_of(const Space& opened) const {
-  const std::vector<Part>& parts = opened.identity().parts;
-  std::string names;
-  for (uint16_t i = 0; i < parts.size(); ++i) {
-    if (parts[i].name == part) return i;
-    names += (i == 0 ? "" : ", ") + std::to_string(i) + " " + parts[i].name;
-  }
-  uint16_t number = 0;
-  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
-  if (error == std::errc() && end == part.data() + part.size() && number < parts.size()) return number;
-  return invalid_argument("the namespace has no part '" + part + "'; its parts are: " + names);
-}
-
 // ---- keys ---------------------------------------------------------------------------------------------------------
 
 StatusOr<std::vector<Digest>> SpaceArguments::names(const Space& opened, const std::vector<std::string>& keys) const {
@@ -164,6 +150,50 @@ StatusOr<std::vector<Digest>> SpaceArguments::names(const Space& opened, const s
     }
   }
   return names;
+}
+
+// ---- blocks -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+StatusOr<uint16_t> part_of(const Space& opened, const std::string& part) {
+  const std::vector<Part>& parts = opened.identity().parts;
+  std::string names;
+  for (uint16_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].name == part) return i;
+    names += (i == 0 ? "" : ", ") + std::to_string(i) + " " + parts[i].name;
+  }
+  uint16_t number = 0;
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+  if (error == std::errc() && end == part.data() + part.size() && number < parts.size()) return number;
+  return invalid_argument("the namespace has no part '" + part + "'; its parts are: " + names);
+}
+
+}  // namespace
+
+void BlockArguments::declare(Arguments& arguments, Keys how_many, const std::string& json_help) {
+  space.declare(arguments);
+  arguments.text("--part", part, "The part of the position: its name or number").value_name("PART");
+  space.declare_key_form(arguments);
+  if (how_many == Keys::kOne) {
+    keys.resize(1);
+    arguments.text("KEY", keys[0], "The block's key").required();
+  } else {
+    arguments.texts("KEY", keys, "The blocks' keys").required();
+  }
+  arguments.flag("--json", json, json_help);
+}
+
+StatusOr<NamedBlocks> BlockArguments::find(const std::string& model) const {
+  StatusOr<Client> client = space.node.connect();
+  if (!client.ok()) return client.status();
+  StatusOr<Space> opened = model.empty() ? space.open(*client) : space.open_or_make(*client, model);
+  if (!opened.ok()) return opened.status();
+  const StatusOr<uint16_t> number = part_of(*opened, part);
+  if (!number.ok()) return number.status();
+  StatusOr<std::vector<Digest>> names = space.names(*opened, keys);
+  if (!names.ok()) return names.status();
+  return NamedBlocks{*std::move(client), *std::move(opened), *number, *std::move(names)};
 }
 
 // ---- words --------------------------------------------------------------------------------------------------------

@@ -26,21 +26,42 @@ struct NodeArguments {
 
 struct SpaceArguments {
   NodeArguments node;
-  std::string space, secret_file, part = "0";
+  std::string space, secret_file;
   bool hex = false, digests = false;
 
   void declare(Arguments& arguments);
-  // For verbs that take keys.
-  void declare_keys(Arguments& arguments);
+  // For verbs that take keys: how those are written.
+  void declare_key_form(Arguments& arguments);
 
   // The namespace called `space`, or without that name the only one there is. kNotFound lists those that there are.
   StatusOr<Space> open(Client& client) const;
   // The same, but makes it where it is absent, of this model; without a name, in a pool without namespaces: "kvist".
   StatusOr<Space> open_or_make(Client& client, const std::string& model) const;
 
-  StatusOr<uint16_t> part_of(const Space& space) const;
   // kInvalidArgument names the key that is none.
   StatusOr<std::vector<Digest>> names(const Space& space, const std::vector<std::string>& keys) const;
+};
+
+// Blocks that the user named, where they are or would be.
+struct NamedBlocks {
+  Client client;
+  Space space;
+  uint16_t part = 0;
+  std::vector<Digest> names;  // of the keys, in their order
+};
+
+// What the verbs have in common that are about single blocks.
+struct BlockArguments {
+  SpaceArguments space;
+  std::string part = "0";
+  std::vector<std::string> keys;
+  bool json = false;
+
+  enum class Keys { kOne, kMany };
+  void declare(Arguments& arguments, Keys how_many, const std::string& json_help);
+
+  // Connects, opens the namespace and names the blocks in it; with a model, makes a namespace that is absent.
+  StatusOr<NamedBlocks> find(const std::string& model = "") const;
 };
 
 // A sentence for a block's result: "the namespace was flushed meanwhile".

@@ -84,8 +84,7 @@ StatusOr<int> prefix(const Options& options) {
 VerbBody declare(Arguments& arguments) {
   auto options = std::make_shared<Options>();
   options->space.declare(arguments);
-  arguments.flag("--hex", options->space.hex, "Keys are written as hexadecimal digits of their bytes");
-  arguments.flag("--digest", options->space.digests, "Keys are written as digests: 32 hexadecimal digits");
+  options->space.declare_key_form(arguments);
   arguments.texts("KEY", options->keys, "The keys of the chain's positions, in order");
   arguments.text("--keys", options->file, "More of them from a file, one a line; - for standard input").value_name("FILE");
   arguments.number("--from", options->from, "The first position that is wanted, counted from 0", 0, 0xffffff);

@@ -12,10 +12,10 @@ namespace kvist::cli {
 namespace {
 
 struct Options {
-  SpaceArguments space;
-  std::string key, file = "-", model = "kvist-command", parent, session, stop;
+  BlockArguments blocks;
+  std::string file = "-", model = "kvist-command", parent, session, stop;
   uint64_t depth = 0;
-  bool strict = false, json = false;
+  bool strict = false;
 };
 
 constexpr size_t kLongest = size_t{64} << 20;  // no extent is longer
@@ -38,40 +38,36 @@ StatusOr<std::string> read_block(const std::string& file) {
 StatusOr<int> put(const Options& options) {
   const StatusOr<std::string> bytes = read_block(options.file);
   if (!bytes.ok()) return bytes.status();
-  StatusOr<Client> client = options.space.node.connect();
-  if (!client.ok()) return client.status();
-  const StatusOr<Space> space = options.space.open_or_make(*client, options.model);
-  if (!space.ok()) return space.status();
-  const StatusOr<uint16_t> part = options.space.part_of(*space);
-  if (!part.ok()) return part.status();
-  std::vector<std::string> keys = {options.key};
-  if (!options.parent.empty()) keys.push_back(options.parent);
-  const StatusOr<std::vector<Digest>> names = options.space.names(*space, keys);
-  if (!names.ok()) return names.status();
-
-  Chain chain{.positions = {names->data(), 1}, .first = static_cast<uint32_t>(options.depth)};
-  if (names->size() > 1) chain.parent = (*names)[1];
+  const StatusOr<NamedBlocks> block = options.blocks.find(options.model);
+  if (!block.ok()) return block.status();
+  Chain chain{.positions = block->names, .first = static_cast<uint32_t>(options.depth)};
+  if (!options.parent.empty()) {
+    const StatusOr<std::vector<Digest>> parent = options.blocks.space.names(block->space, {options.parent});
+    if (!parent.ok()) return parent.status();
+    chain.parent = parent->front();
+  }
   PutOptions how;
-  how.part = *part;
+  how.part = block->part;
   how.strict = options.strict;
   how.unchained = options.depth == 0 && options.parent.empty();
   how.session = options.session;
   how.stop = options.stop;
   const auto length = static_cast<uint32_t>(bytes->size());
   // By way of a reservation: its refusals say why.
-  StatusOr<Batch> batch = space->reserve(chain, {&length, 1}, how, options.space.node.deadline());
+  StatusOr<Batch> batch = block->space.reserve(chain, {&length, 1}, how, options.blocks.space.node.deadline());
   if (!batch.ok()) return batch.status();
   if (batch->result(0) == StatusCode::kOk) {
     const ConstRange whole{bytes->data(), bytes->size()};
     if (Status status = batch->copy(0, {&whole, 1}); !status.ok()) return status;
-    (void)batch->commit(options.space.node.deadline());
+    (void)batch->commit(options.blocks.space.node.deadline());
   }
   const StatusCode result = batch->result(0);
   const bool stored = result == StatusCode::kOk;
   if (!stored && result != StatusCode::kAlreadyExists) return Status(result, "not stored: " + reason_of(result));
-  const std::string digest = to_hex((*names)[0]);
-  if (options.json) {
-    print_json({{"key", options.key}, {"digest", digest}, {"part", *part}, {"bytes", length}, {"stored", stored}});
+  const std::string digest = to_hex(block->names[0]);
+  if (options.blocks.json) {
+    print_json(
+        {{"key", options.blocks.keys[0]}, {"digest", digest}, {"part", block->part}, {"bytes", length}, {"stored", stored}});
   } else if (stored) {
     std::printf("stored %u bytes as %s\n", length, digest.c_str());
   } else {
@@ -82,9 +78,7 @@ StatusOr<int> put(const Options& options) {
 
 VerbBody declare(Arguments& arguments) {
   auto options = std::make_shared<Options>();
-  options->space.declare(arguments);
-  options->space.declare_keys(arguments);
-  arguments.text("KEY", options->key, "The block's key").required();
+  options->blocks.declare(arguments, BlockArguments::Keys::kOne, "Print one JSON object");
   arguments.text("FILE", options->file, "Its bytes; - for standard input");
   arguments.text("--model", options->model, "Makes the namespace, if there is none of this name: the model of its identity");
   arguments.text("--parent", options->parent, "The key of the block before it in its chain").value_name("KEY");
@@ -92,7 +86,6 @@ VerbBody declare(Arguments& arguments) {
   arguments.flag("--strict", options->strict, "Refuse it if its parent is not there");
   arguments.text("--session", options->session, "The conversation it belongs to");
   arguments.text("--stop", options->stop, "Why the engine stopped");
-  arguments.flag("--json", options->json, "Print one JSON object");
   return [options] { return put(*options); };
 }
 

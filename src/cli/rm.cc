@@ -8,28 +8,17 @@
 namespace kvist::cli {
 namespace {
 
-struct Options {
-  SpaceArguments space;
-  std::vector<std::string> keys;
-  bool json = false;
-};
-
-StatusOr<int> rm(const Options& options) {
-  StatusOr<Client> client = options.space.node.connect();
-  if (!client.ok()) return client.status();
-  const StatusOr<Space> space = options.space.open(*client);
-  if (!space.ok()) return space.status();
-  const StatusOr<uint16_t> part = options.space.part_of(*space);
-  if (!part.ok()) return part.status();
-  const StatusOr<std::vector<Digest>> names = options.space.names(*space, options.keys);
-  if (!names.ok()) return names.status();
-  std::vector<StatusCode> results(names->size());
-  const size_t removed = space->remove(*names, results, *part, options.space.node.deadline());
+StatusOr<int> rm(const BlockArguments& options) {
+  const StatusOr<NamedBlocks> blocks = options.find();
+  if (!blocks.ok()) return blocks.status();
+  std::vector<StatusCode> results(blocks->names.size());
+  const size_t removed = blocks->space.remove(blocks->names, results, blocks->part, options.space.node.deadline());
   int code = 0;
   for (size_t i = 0; i < results.size(); ++i) {
     if (options.json) {
       const bool gone = results[i] == StatusCode::kOk;
-      print_json({{"key", options.keys[i]}, {"digest", to_hex((*names)[i])}, {"part", *part}, {"removed", gone}});
+      print_json(
+          {{"key", options.keys[i]}, {"digest", to_hex(blocks->names[i])}, {"part", blocks->part}, {"removed", gone}});
     }
     if (results[i] == StatusCode::kOk) continue;
     code = 1;
@@ -40,11 +29,8 @@ StatusOr<int> rm(const Options& options) {
 }
 
 VerbBody declare(Arguments& arguments) {
-  auto options = std::make_shared<Options>();
-  options->space.declare(arguments);
-  options->space.declare_keys(arguments);
-  arguments.texts("KEY", options->keys, "The blocks' keys").required();
-  arguments.flag("--json", options->json, "Print one JSON object a key");
+  auto options = std::make_shared<BlockArguments>();
+  options->declare(arguments, BlockArguments::Keys::kMany, "Print one JSON object a key");
   return [options] { return rm(*options); };
 }
 
