@@ -284,7 +284,7 @@ Status EmbeddedLink::give_back(std::span<const Grant> grants, size_t* sent, Dead
 Status EmbeddedLink::remove(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> results,
                             Deadline) {
   const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < digests.size(); ++i) results[i] = pool_->remove(space, digests[i], part).code();
+  pool_->remove(space, digests, part, results);
   return ok_status();
 }
 
