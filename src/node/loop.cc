@@ -198,6 +198,7 @@ std::string Node::Loop::report(Report what, const Domain* only) {
                             .domains = domains_,
                             .sessions = *sessions_,
                             .counters = counters_,
+                            .populator = populator_.get(),
                             .scrubber = scrubber_.get(),
                             .scrubber_session = scrub_session_,
                             .now_ms = now_ns_ / kNsPerMs,

@@ -141,6 +141,7 @@ Json node_detail(const ReportSource& source) {
                {"wakes", c.wakes},
                {"spins", c.spins},
                {"spins_disturbed", c.spins_disturbed}};
+  if (source.populator != nullptr) node["populate_looks_failed"] = source.populator->looks_failed();
   if (source.scrubber != nullptr) {
     node["scrubbed_blocks"] = source.scrubber->blocks();
     node["scrubbed_bytes"] = source.scrubber->bytes();

@@ -14,6 +14,7 @@
 #include "node/counters.h"
 #include "node/domain.h"
 #include "node/options.h"
+#include "node/populator.h"
 #include "node/scrubber.h"
 #include "node/sessions.h"
 
@@ -24,10 +25,11 @@ struct ReportSource {
   std::span<const std::unique_ptr<Domain>> domains;
   const Sessions& sessions;
   const NodeCounters& counters;
-  const Scrubber* scrubber = nullptr;  // null: off
-  SessionId scrubber_session = 0;      // whose pins are not shown as readers'
-  uint64_t now_ms = 0;                 // since the node started
-  const char* state = "ready";         // starting, ready, draining
+  const Populator* populator = nullptr;  // null: off
+  const Scrubber* scrubber = nullptr;    // null: off
+  SessionId scrubber_session = 0;        // whose pins are not shown as readers'
+  uint64_t now_ms = 0;                   // since the node started
+  const char* state = "ready";           // starting, ready, draining
 };
 
 // `only` null: all domains.

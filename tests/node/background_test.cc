@@ -97,6 +97,42 @@ TEST(Populator, StopsAPoolForWhichThereIsNoMemory) {
   EXPECT_NE(std::string(reported.bad[0].second.message()).find("a cgroup"), std::string::npos);
 }
 
+// Without a descriptor to look with, nothing says that there is room.
+TEST(Populator, AllocatesNothingWhileItCannotSee) {
+  auto memory = memory_of(32);
+  Reported reported;
+  std::atomic<int> looks{0};
+  Populator populator({pool_of(*memory)}, reported.sink(), [&]() -> StatusOr<MemoryRoom> {
+    if (++looks < 3) return unavailable("no descriptor is left");
+    const std::lock_guard lock(reported.mutex);
+    if (looks == 3) EXPECT_TRUE(reported.good.empty());
+    return MemoryRoom{uint64_t{1} << 40, "nothing"};
+  });
+  ASSERT_TRUE(eventually([&] { return reported.count() == pool_of(*memory).extents; }));
+  EXPECT_TRUE(reported.bad.empty()) << "and no pool is given up for it";
+  EXPECT_EQ(populator.looks_failed(), 2u);
+}
+
+TEST(Populator, EndsWhileItCannotSee) {
+  auto memory = memory_of(32);
+  Reported reported;
+  {
+    Populator populator({pool_of(*memory)}, reported.sink(),
+                        []() -> StatusOr<MemoryRoom> { return unavailable("no descriptor is left"); });
+    ASSERT_TRUE(eventually([&] { return populator.looks_failed() > 0; }));
+  }
+  EXPECT_EQ(reported.count(), 0u);
+}
+
+TEST(Populator, GivesAPoolUpWhereItWillNeverSee) {
+  auto memory = memory_of(32);
+  Reported reported;
+  Populator populator({pool_of(*memory)}, reported.sink(),
+                      []() -> StatusOr<MemoryRoom> { return failed_precondition("there is no /proc"); });
+  ASSERT_TRUE(eventually([&] { return reported.count() == 1; }));
+  EXPECT_EQ(reported.bad.size(), 1u);
+}
+
 TEST(Populator, EndsAtOnceWhenItIsDestroyed) {
   auto memory = memory_of(64);
   Reported reported;
