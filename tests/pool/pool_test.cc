@@ -1,6 +1,6 @@
+// Blocks that are committed, the chains that they make, and what belongs to namespaces and sessions.
 #include "pool/pool.h"
 
-#include <algorithm>
 #include <array>
 #include <set>
 
@@ -129,6 +129,21 @@ TEST(Pool, CheckingAClientsCommitsIsBounded) {
   EXPECT_EQ(h.pool->self_check(), "");
 }
 
+TEST(Pool, AnothersGrantIsRefused) {
+  PoolHarness h(small_pool(16));
+  test::PinMemory pins(16);
+  ASSERT_TRUE(h.pool->add_session(8, {}, pins.table(), pins.capacity()).ok());
+  Grant grant;
+  GrantStop stop;
+  ASSERT_EQ(h.pool->grant(h.kSession, 4096, {&grant, 1}, &stop), 1u);
+  const CommitRecord record{.id = grant.id, .generation = grant.generation, .length = 4096, .digest = digest_at(1, 0)};
+  EXPECT_EQ(h.pool->commit(8, h.space, record), CommitCode::kBadGrant);
+  const std::pair<EntryId, uint32_t> back{grant.id, grant.generation};
+  h.pool->give_back(8, {&back, 1});
+  EXPECT_EQ(h.pool->stats().granted_slots, 1u);
+  EXPECT_EQ(h.pool->self_check(), "");
+}
+
 // ---- chains -------------------------------------------------------------------------------------------------------
 
 TEST(Pool, AbsentParentBecomesAStubAndTurnsLiveInPlace) {
@@ -175,280 +190,6 @@ TEST(Pool, RemovedInnerBlockLeavesAStubThatGoesWithItsLastChild) {
   ASSERT_TRUE(h.pool->remove(h.space, digest_at(1, 2), 0).ok());
   EXPECT_EQ(h.pool->stats().stubs, 0u);
   EXPECT_EQ(h.pool->stats().live_blocks, 1u);
-  EXPECT_EQ(h.pool->self_check(), "");
-}
-
-// ---- eviction -----------------------------------------------------------------------------------------------------
-
-TEST(Pool, OldestChainGoesFirstFromItsEnd) {
-  PoolHarness h(small_pool(16));
-  for (uint32_t d = 0; d < 8; ++d) ASSERT_EQ(h.put_at(1, d), CommitCode::kStored);
-  h.tick(5);
-  for (uint32_t d = 0; d < 8; ++d) ASSERT_EQ(h.put_at(2, d), CommitCode::kStored);
-  h.tick(5);
-  for (uint32_t d = 0; d < 3; ++d) ASSERT_EQ(h.put_at(3, d), CommitCode::kStored);
-  EXPECT_EQ(h.usable_prefix(1), 5u);
-  EXPECT_EQ(h.usable_prefix(2), 8u);
-  EXPECT_EQ(h.usable_prefix(3), 3u);
-  EXPECT_EQ(h.pool->stats().evicted, 3u);
-  EXPECT_EQ(h.pool->self_check(), "");
-}
-
-TEST(Pool, TouchByAReaderKeepsABlock) {
-  PoolHarness h(small_pool(16));
-  for (uint64_t c = 0; c < 16; ++c) ASSERT_EQ(h.put_at(c, 0), CommitCode::kStored);
-  h.tick(5);
-  h.reader.touch(h.reader.locate(h.space, digest_at(0, 0), 0).id);
-  for (uint64_t c = 16; c < 20; ++c) ASSERT_EQ(h.put_at(c, 0), CommitCode::kStored);
-  EXPECT_TRUE(h.has(0, 0));
-  EXPECT_FALSE(h.has(1, 0));
-}
-
-TEST(Pool, PinnedBlockIsRevivedWithItsBytes) {
-  PoolHarness h(small_pool(8));
-  for (uint32_t d = 0; d < 8; ++d) ASSERT_EQ(h.put_at(1, d), CommitCode::kStored);
-  BlockView view;
-  ASSERT_EQ(h.reader.find_and_pin(h.space, digest_at(1, 7), 0, h.pins.word(3), &view), PinResult::kPinned);
-  h.tick(5);
-  // The pinned leaf holds its whole chain: nothing can go.
-  EXPECT_EQ(h.put_at(2, 0), CommitCode::kNoEntries);
-  EXPECT_EQ(h.usable_prefix(1), 8u);
-  EXPECT_TRUE(bytes_right(digest_at(1, 7), 0, view.data, view.length));
-  EXPECT_EQ(h.pool->self_check(), "");
-  GrantStop stop;
-  Grant grant;
-  EXPECT_EQ(h.pool->grant(h.kSession, 4096, {&grant, 1}, &stop), 0u);
-  EXPECT_EQ(stop, GrantStop::kPoolPinned);
-  Reader::unpin(h.pins.word(3));
-  h.tick(5);
-  EXPECT_EQ(h.put_at(2, 0), CommitCode::kStored);
-}
-
-// A whole chain is marked in one batch, end first; a reader that holds its middle keeps everything above.
-TEST(Pool, AncestorsOfAPinnedVictimAreRevived) {
-  PoolHarness h(small_pool(1024));
-  for (uint32_t d = 0; d < 100; ++d) ASSERT_EQ(h.put_at(1, d), CommitCode::kStored);
-  for (uint64_t c = 2; h.pool->stats().used_bytes < h.config.capacity_bytes; ++c) {
-    h.tick(c == 2 ? 5 : 0);
-    ASSERT_EQ(h.put_at(c, 0), CommitCode::kStored);
-  }
-  BlockView view;
-  // Pinned after the last scan: eviction learns of it only when it looks at the pins of its batch.
-  ASSERT_EQ(h.reader.find_and_pin(h.space, digest_at(1, 97), 0, h.pins.word(0), &view), PinResult::kPinned);
-  for (uint64_t c = 5000; c < 5030; ++c) h.put_at(c, 0);
-  EXPECT_EQ(h.usable_prefix(1), 98u);
-  EXPECT_GT(h.pool->stats().evict_revived, 1u);
-  EXPECT_TRUE(bytes_right(digest_at(1, 97), 0, view.data, view.length));
-  EXPECT_EQ(h.pool->self_check(), "");
-}
-
-TEST(Pool, AnothersGrantIsRefused) {
-  PoolHarness h(small_pool(16));
-  test::PinMemory pins(16);
-  ASSERT_TRUE(h.pool->add_session(8, {}, pins.table(), pins.capacity()).ok());
-  Grant grant;
-  GrantStop stop;
-  ASSERT_EQ(h.pool->grant(h.kSession, 4096, {&grant, 1}, &stop), 1u);
-  const CommitRecord record{.id = grant.id, .generation = grant.generation, .length = 4096, .digest = digest_at(1, 0)};
-  EXPECT_EQ(h.pool->commit(8, h.space, record), CommitCode::kBadGrant);
-  const std::pair<EntryId, uint32_t> back{grant.id, grant.generation};
-  h.pool->give_back(8, {&back, 1});
-  EXPECT_EQ(h.pool->stats().granted_slots, 1u);
-  EXPECT_EQ(h.pool->self_check(), "");
-}
-
-TEST(Pool, MovedBlockKeepsItsOldPlaceForItsReaders) {
-  PoolConfig config;
-  config.extent_bytes = 64 << 10;
-  config.capacity_bytes = 4 * config.extent_bytes;
-  config.max_blocks = 1024;
-  config.free_target = 0;
-  PoolHarness h(config);
-  for (uint64_t c = 0; c < 64; ++c) ASSERT_EQ(h.put_at(c, 0, 4096), CommitCode::kStored);
-  std::vector<BlockView> views(64);
-  h.tick();
-  for (uint32_t c = 0; c < 64; c += 2) {  // half of each extent is held
-    ASSERT_EQ(h.reader.find_and_pin(h.space, digest_at(c, 0), 0, h.pins.word(c), &views[c]), PinResult::kPinned);
-  }
-  for (int i = 0; i < 40 && h.pool->stats().moved_blocks == 0; ++i) {
-    h.put_at(1000 + i, 0, 40 << 10);
-    h.pool->maintain();
-  }
-  ASSERT_GT(h.pool->stats().moved_blocks, 0u);
-  for (uint64_t c = 2000; c < 2040; ++c) h.put_at(c, 0, 4096);
-  for (uint32_t c = 0; c < 64; c += 2) {
-    EXPECT_TRUE(bytes_right(digest_at(c, 0), 0, views[c].data, views[c].length)) << c;
-    Reader::unpin(h.pins.word(c));
-    BlockView now;  // and whoever comes now finds the same bytes at the new one
-    ASSERT_EQ(h.reader.find_and_pin(h.space, digest_at(c, 0), 0, h.pins.word(c), &now), PinResult::kPinned) << c;
-    EXPECT_TRUE(bytes_right(digest_at(c, 0), 0, now.data, now.length)) << c;
-    Reader::unpin(h.pins.word(c));
-  }
-  h.tick(10);
-  h.pool->maintain();
-  EXPECT_EQ(h.pool->self_check(), "");
-}
-
-TEST(Pool, RemovedPinnedBlockKeepsItsSlotUntilUnpinned) {
-  PoolHarness h(small_pool(4));
-  ASSERT_EQ(h.put_at(1, 0), CommitCode::kStored);
-  BlockView view;
-  ASSERT_EQ(h.reader.find_and_pin(h.space, digest_at(1, 0), 0, h.pins.word(0), &view), PinResult::kPinned);
-  ASSERT_TRUE(h.pool->remove(h.space, digest_at(1, 0), 0).ok());
-  EXPECT_FALSE(h.has(1, 0));
-  EXPECT_EQ(h.pool->stats().awaiting_unpin, 1u);
-  for (uint64_t c = 10; c < 30; ++c) h.put_at(c, 0);
-  EXPECT_TRUE(bytes_right(digest_at(1, 0), 0, view.data, view.length));
-  EXPECT_EQ(h.pool->self_check(), "");
-  Reader::unpin(h.pins.word(0));
-  h.tick();
-  EXPECT_EQ(h.pool->stats().awaiting_unpin, 0u);
-}
-
-// A chain longer than the pool: what is kept is its beginning, and its end is not taken away to make room for more of it.
-TEST(Pool, ManyRemovalsLookAtThePinsOnce) {
-  PoolHarness h(small_pool(64));
-  std::vector<Digest> names;
-  for (uint32_t c = 0; c < 40; ++c) {
-    ASSERT_EQ(h.put_at(c, 0), CommitCode::kStored);
-    names.push_back(digest_at(c, 0));
-  }
-  names.push_back(digest_at(99, 0));
-  names.push_back(digest_at(0, 0));  // again
-  BlockView view;
-  ASSERT_EQ(h.reader.find_and_pin(h.space, digest_at(3, 0), 0, h.pins.word(0), &view), PinResult::kPinned);
-  h.pins.word(1).store(~uint64_t{0});  // no pin: counted each time that the table is looked at
-  const uint64_t before = h.pool->stats().garbage_pins;
-  std::vector<StatusCode> codes(names.size());
-  h.pool->remove(h.space, names, 0, codes);
-  EXPECT_EQ(h.pool->stats().garbage_pins, before + 1);
-  EXPECT_EQ(std::count(codes.begin(), codes.end(), StatusCode::kOk), 40);
-  EXPECT_EQ(codes[40], StatusCode::kNotFound);
-  EXPECT_EQ(codes[41], StatusCode::kNotFound);
-  EXPECT_EQ(h.pool->stats().removed, 40u);
-  EXPECT_EQ(h.pool->stats().awaiting_unpin, 1u);  // the pinned one keeps its slot
-  EXPECT_TRUE(bytes_right(digest_at(3, 0), 0, view.data, view.length));
-  EXPECT_EQ(h.pool->self_check(), "");
-  ASSERT_TRUE(h.pool->flush_space("test").ok());
-  h.pool->remove(h.space, {names.data(), 1}, 0, codes);
-  EXPECT_EQ(codes[0], StatusCode::kFailedPrecondition);
-}
-
-TEST(Pool, ChainLongerThanThePoolKeepsItsBeginning) {
-  PoolHarness h(small_pool(16));
-  uint32_t stored = 0;
-  for (uint32_t d = 0; d < 40; ++d) stored += h.put_at(1, d) == CommitCode::kStored;
-  EXPECT_EQ(stored, 16u);
-  EXPECT_EQ(h.usable_prefix(1), 16u);
-  EXPECT_EQ(h.pool->self_check(), "");
-}
-
-// Ends of chains that were removed leave their entries to other blocks, which are protected as ends in their turn.
-TEST(Pool, EntriesOfRemovedEndsAreProtectedAgain) {
-  PoolHarness h(small_pool(8));
-  for (uint64_t c = 1; c <= 8; ++c) ASSERT_EQ(h.put_at(c, 0), CommitCode::kStored);
-  for (uint64_t c = 1; c <= 8; ++c) ASSERT_TRUE(h.pool->remove(h.space, digest_at(c, 0), 0).ok());
-  uint32_t stored = 0;
-  for (uint32_t d = 0; d < 20; ++d) stored += h.put_at(20, d) == CommitCode::kStored;
-  EXPECT_EQ(stored, 8u);
-  EXPECT_EQ(h.usable_prefix(20), 8u);
-  EXPECT_EQ(h.pool->self_check(), "");
-}
-
-TEST(Pool, AnEndThatTwoSessionsFilledIsKeptForTheLastOfThem) {
-  PoolHarness h(small_pool(8));
-  test::PinMemory pins{16};
-  ASSERT_TRUE(h.pool->add_session(8, {}, pins.table(), pins.capacity()).ok());
-  ASSERT_EQ(h.put_at(1, 0), CommitCode::kStored);
-  h.tick();
-  ASSERT_EQ(h.put(h.space, digest_at(1, 0), {}, 0, 4096, 0, 0, 8), CommitCode::kAlreadyThere);
-  h.tick();  // now the first session's time is over
-  for (uint32_t d = 0; d < 20; ++d) h.put_at(30, d);
-  EXPECT_TRUE(h.has(1, 0));
-  h.tick(2);
-  h.put_at(31, 0);
-  EXPECT_FALSE(h.has(1, 0)) << "and no longer";
-  EXPECT_EQ(h.pool->self_check(), "");
-}
-
-TEST(Pool, StubsCountAgainstMaxBlocksAndAreBounded) {
-  PoolConfig config = small_pool(64);
-  config.max_blocks = 32;
-  PoolHarness h(config);
-  for (uint64_t c = 0; c < 200; ++c) {
-    h.tick(3);
-    ASSERT_EQ(h.put_at(c, 5), CommitCode::kStored) << c;
-  }
-  const PoolStats stats = h.pool->stats();
-  EXPECT_LE(stats.live_blocks + stats.stubs, 32u);
-  EXPECT_EQ(h.pool->self_check(), "");
-}
-
-TEST(Pool, ExtentsMoveBetweenSizesWhenDemandShifts) {
-  PoolConfig config;
-  config.extent_bytes = 64 << 10;
-  config.capacity_bytes = 16 * config.extent_bytes;
-  config.max_blocks = 4096;
-  PoolHarness h(config);
-  for (uint64_t c = 0; c < 256; ++c) ASSERT_EQ(h.put_at(c, 0, 4096), CommitCode::kStored);
-  EXPECT_EQ(h.pool->stats().used_bytes, config.capacity_bytes);
-  // Every second block is younger: each extent keeps some while its neighbours go.
-  h.tick();
-  for (uint64_t c = 0; c < 256; c += 2) h.reader.touch(h.reader.locate(h.space, digest_at(c, 0), 0).id);
-  uint32_t stored = 0;
-  for (uint64_t c = 1000; c < 1000 + 200; ++c) {
-    h.tick();
-    while (h.pool->maintain()) {
-    }
-    stored += h.put_at(c, 0, 40 << 10) == CommitCode::kStored;
-  }
-  EXPECT_GT(stored, 150u);
-  EXPECT_GT(h.pool->stats().extents_moved, 4u);
-  EXPECT_GT(h.pool->stats().moved_blocks, 16u);
-  EXPECT_EQ(h.pool->self_check(), "");
-  for (uint64_t c = 0; c < 1200; ++c) {
-    BlockView view;
-    if (h.reader.find_and_pin(h.space, digest_at(c, 0), 0, h.pins.word(0), &view) != PinResult::kPinned) continue;
-    ASSERT_TRUE(bytes_right(digest_at(c, 0), 0, view.data, view.length)) << c;
-    Reader::unpin(h.pins.word(0));
-  }
-}
-
-// A slot that is granted, and stays so, keeps its extent: what was evicted for another size would go in vain.
-TEST(Pool, AnExtentThatCannotBeEmptiedCostsFewBlocksAndIsGivenUp) {
-  PoolConfig config;
-  config.extent_bytes = 64 << 10;
-  config.capacity_bytes = 16 * config.extent_bytes;
-  config.max_blocks = 4096;
-  config.free_target = 0.1;
-  PoolHarness h(config);
-  for (uint64_t c = 0; c < 240; ++c) ASSERT_EQ(h.put_at(c, 0, 4096), CommitCode::kStored);
-  // Every second block is younger, so that no extent empties by itself.
-  h.tick();
-  for (uint64_t c = 0; c < 240; c += 2) h.reader.touch(h.reader.locate(h.space, digest_at(c, 0), 0).id);
-  Grant kept;  // alone in the last extent, which is therefore the first to be tried
-  GrantStop stop;
-  ASSERT_EQ(h.pool->grant(h.kSession, 4096, {&kept, 1}, &stop), 1u);
-  Grant wanted;
-  ASSERT_EQ(h.pool->grant(h.kSession, 40 << 10, {&wanted, 1}, &stop), 0u);
-  EXPECT_EQ(stop, GrantStop::kEvicting);
-  // Nothing changes meanwhile, so there is nothing to do after some turns.
-  int turns = 0;
-  while (h.pool->maintain() && turns < 1000) ++turns;
-  EXPECT_LT(turns, 200);
-  for (int i = 0; i < 1000; ++i) h.pool->maintain();
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(h.pool->grant(h.kSession, 40 << 10, {&wanted, 1}, &stop), 0u);
-  // 25 slots of 4 KiB are kept free, an extent's worth of 16 may go in vain, and a batch more of each.
-  EXPECT_LT(h.pool->stats().evicted, 64u);
-  EXPECT_EQ(h.pool->stats().extents_moved, 0u);
-  for (int i = 0; i < 10; ++i) {
-    h.tick();
-    while (h.pool->maintain()) {
-    }
-  }
-  EXPECT_GT(h.pool->stats().extents_moved, 0u);
-  EXPECT_EQ(h.put_at(1000, 0, 40 << 10), CommitCode::kStored);
-  EXPECT_EQ(h.pool->session_use(h.kSession).granted_slots, 1u);
   EXPECT_EQ(h.pool->self_check(), "");
 }
 
@@ -630,93 +371,6 @@ TEST(Pool, WalkOfASparseNamespaceComesInBoundedPages) {
   } while (cursor != 0);
   EXPECT_EQ(seen.size(), 3 * Pool::kWalkBudget / 64);
   EXPECT_GE(pages, 3);
-}
-
-// Random operations against a map of what was put. Pinned bytes never change, what is read is what was put, links and
-// counts agree, and eviction alone never leaves a hole in a chain.
-TEST(Pool, RandomUseAgreesWithANaiveModel) {
-  std::mt19937_64 random(test::seed());
-  constexpr uint64_t kChains = 24;
-  constexpr uint32_t kDepth = 24;
-  PoolConfig config = small_pool(96);
-  config.max_blocks = 200;
-  config.free_target = 0.05;
-  PoolHarness h(config);
-  struct Held {
-    Digest digest;
-    BlockView view;
-  };
-  std::map<uint32_t, Held> held;                // by pin word
-  std::set<std::pair<uint64_t, uint32_t>> cut;  // positions that were taken away by hand
-  uint32_t length_of[kChains][kDepth];
-  for (auto& chain : length_of) {
-    for (auto& length : chain) length = random() % 4 == 0 ? 1 + static_cast<uint32_t>(random() % 16000) : 4096;
-  }
-
-  for (int step = 0; step < 6000; ++step) {
-    const uint64_t chain = random() % kChains;
-    const auto depth = static_cast<uint32_t>(random() % kDepth);
-    const auto op = random() % 100;
-    if (op < 50) {  // extend a chain from where it ends
-      const uint32_t from = random() % 8 == 0 ? depth : std::min(h.usable_prefix(chain), kDepth - 1);
-      for (uint32_t d = from; d < std::min(from + 4, kDepth); ++d) {
-        const CommitCode code = h.put_at(chain, d, length_of[chain][d]);
-        ASSERT_TRUE(code == CommitCode::kStored || code == CommitCode::kAlreadyThere || code == CommitCode::kNoEntries)
-            << static_cast<int>(code);
-        if (code == CommitCode::kNoEntries) break;
-        cut.erase({chain, d});
-      }
-    } else if (op < 70) {
-      const auto word = static_cast<uint32_t>(random() % 12);
-      if (held.contains(word)) {
-        ASSERT_TRUE(bytes_right(held[word].digest, 0, held[word].view.data, held[word].view.length));
-        Reader::unpin(h.pins.word(word));
-        held.erase(word);
-      } else {
-        BlockView view;
-        if (h.reader.find_and_pin(h.space, digest_at(chain, depth), 0, h.pins.word(word), &view) == PinResult::kPinned) {
-          ASSERT_EQ(view.length, length_of[chain][depth]);
-          ASSERT_TRUE(bytes_right(digest_at(chain, depth), 0, view.data, view.length));
-          h.reader.touch(view.id);
-          held[word] = {digest_at(chain, depth), view};
-        }
-      }
-    } else if (op < 78) {
-      if (h.pool->remove(h.space, digest_at(chain, depth), 0).ok()) cut.insert({chain, depth});
-    } else if (op < 90) {
-      h.tick(random() % 3);
-    } else if (op < 99) {
-      h.pool->maintain();
-    } else if (random() % 20 == 0) {
-      ASSERT_TRUE(h.pool->flush_space("test").ok());
-      h.space = h.open(h.identity);
-      cut.clear();
-    }
-    ASSERT_EQ(h.pool->self_check(), "") << "step " << step;
-    if (step % 16 == 0) {
-      for (uint64_t c = 0; c < kChains; ++c) {
-        bool attached = true;  // no position below was ever cut or skipped
-        for (uint32_t d = 0; d < kDepth; ++d) {
-          const EntryId id = h.pool->find(h.space, digest_at(c, d), 0);
-          if (id != kNoEntry && d > 0 && h.pool->find(h.space, digest_at(c, d - 1), 0) == kNoEntry) attached = false;
-        }
-        // A hole has a reason: it was removed by hand, or the block above it came before its parent.
-        for (uint32_t d = 1; d < kDepth && !attached; ++d) {
-          const EntryId id = h.pool->find(h.space, digest_at(c, d), 0);
-          if (id == kNoEntry || h.pool->find(h.space, digest_at(c, d - 1), 0) != kNoEntry) continue;
-          const bool detached = (h.pool->info(id).flags & kDetached) != 0;
-          ASSERT_TRUE(detached || cut.contains({c, d - 1})) << "chain " << c << " depth " << d << " step " << step;
-        }
-      }
-    }
-  }
-  for (auto& [word, block] : held) {
-    ASSERT_TRUE(bytes_right(block.digest, 0, block.view.data, block.view.length));
-    Reader::unpin(h.pins.word(word));
-  }
-  h.tick();
-  EXPECT_EQ(h.pool->stats().awaiting_unpin, 0u);
-  EXPECT_GT(h.pool->stats().evicted, 100u);
 }
 
 }  // namespace
