@@ -72,7 +72,7 @@ struct ClientOptions {
   std::string token{};   // where the node asks for one
   std::string name{};    // shown by `kvist clients`; empty: the program's name
   Verify verify = Verify::kSampled;
-  uint32_t pins = 16384;                      // blocks that this client may hold pinned at once
+  uint32_t pins = 16384;                      // blocks to hold pinned at once; a node with many clients may grant fewer
   uint64_t stock_bytes = uint64_t{64} << 20;  // empty slots kept ready for puts, at most
   // Without a node: true returns a client that connects by itself when one appears, and open() works before that; false
   // returns kUnavailable.

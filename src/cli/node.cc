@@ -180,7 +180,8 @@ VerbBody declare(Arguments& arguments) {
   arguments.size("--granted-per-client", o.granted, "Slots that one client may hold and fill");
   arguments.size("--pinned-per-client", o.pinned, "Blocks that one client may hold pinned");
   arguments.number("--pins-per-client", o.pins, "Pins that one client may have", 1, kMaxPins);
-  arguments.number("--pins-per-domain", o.pins_of_domain, "Pins that all clients of a domain may have together", 1,
+  arguments.number("--pins-per-domain", o.pins_of_domain,
+                   "Pins that all clients of a domain may have together; a quarter is for those who come late", 1,
                    uint64_t{1} << 32);
   arguments.number("--pins-per-user", o.pins_of_user, "Pins that all clients of one user may have together, in a domain", 1,
                    uint64_t{1} << 32);

@@ -217,7 +217,8 @@ class Promise {
     }
     if (why_ == StatusCode::kDataLoss) set.status = data_loss("a block failed its verification; the prefix ends before it");
     if (why_ == StatusCode::kResourceExhausted) {
-      set.status = resource_exhausted("this client has all its pins in use; let go of blocks, or ask for more `pins`");
+      set.status = resource_exhausted(
+          "this client has all its pins in use (see `kvist clients`); let go of blocks, or ask for more `pins`");
     }
     const uint64_t width = std::max<size_t>(1, parts_.everywhere.size());
     reading_.count_reads(set.blocks.size(), (all - usable_) * width, bytes);

@@ -41,10 +41,13 @@ struct NodeOptions {
   SessionLimits limits;           // what one session may hold
   uint32_t default_pins = 16384;  // words of a pin table when the client does not say
   uint32_t most_pins = 1u << 17;  // and at most
-  // Every eviction looks at the pins of all sessions of its domain: words of their tables together. 4 Mi are 32 MiB.
+  // Every eviction looks at the pins of all sessions of its domain: words of their tables together. 4 Mi are 32 MiB. The
+  // last quarter is for sessions that find the rest taken: they get kLeastPins each, of which by default there are enough for
+  // max_sessions, whatever those before them asked for.
   uint64_t most_pins_of_domain = 1u << 22;
   uint64_t most_pins_of_user = 1u << 22;  // in one domain
-  uint32_t max_sessions = 1024;           // connected or quarantined
+  static constexpr uint32_t kLeastPins = 1024;
+  uint32_t max_sessions = 1024;  // connected or quarantined
   uint32_t max_sessions_per_user = 1024;
   std::chrono::milliseconds hello_timeout{5000};   // a connection that has not said HELLO by then is closed
   std::chrono::milliseconds drain_timeout{10000};  // a client that leaves its answers unread for so long is disconnected

@@ -241,26 +241,40 @@ Status Sessions::check_room(const Session& session, Ended* refused) const {
   return ok_status();
 }
 
+namespace {
+
+// How many of `wanted` pins a session gets where others have `taken` of `most`; 0: not even the least can be had.
+uint32_t share_of_pins(uint32_t wanted, uint64_t taken, uint64_t most) {
+  const uint64_t first_come = most - most / 4;
+  const uint64_t ample = first_come - std::min(first_come, taken);
+  const uint64_t share = std::min<uint64_t>(wanted, std::max<uint64_t>(ample, NodeOptions::kLeastPins));
+  return taken + share <= most ? static_cast<uint32_t>(share) : 0;
+}
+
+}  // namespace
+
 // Whoever evicts looks at all pins of the domain, so that a client's table is a cost to the others.
-Status Sessions::check_pins(const Session& session, const Domain& domain) const {
-  uint64_t of_domain = session.pin_capacity, of_user = session.pin_capacity;
+StatusOr<uint32_t> Sessions::pins_for(const Session& session, const Domain& domain, uint32_t wanted) const {
+  uint64_t of_domain = 0, of_user = 0;
   for (const auto& [id, other] : sessions_) {
     if (other->domain != &domain) continue;
     of_domain += other->pin_capacity;
     if (other->peer.uid == session.peer.uid) of_user += other->pin_capacity;
   }
-  const std::string wanted = "pins for " + std::to_string(session.pin_capacity) + " blocks are too many: ";
-  if (of_domain > options_.most_pins_of_domain) {
-    return resource_exhausted(wanted + "all clients of " + domain.title() + " may have " +
-                              std::to_string(options_.most_pins_of_domain) +
+  const std::string none =
+      "not even " + std::to_string(std::min(wanted, NodeOptions::kLeastPins)) + " pins are left: all clients of ";
+  const uint32_t share = share_of_pins(wanted, of_domain, options_.most_pins_of_domain);
+  if (share == 0) {
+    return resource_exhausted(none + domain.title() + " may have " + std::to_string(options_.most_pins_of_domain) +
                               " together; ask for fewer, end some clients, or raise --pins-per-domain");
   }
-  if (of_user > options_.most_pins_of_user) {
-    return resource_exhausted(wanted + "all clients of user " + std::to_string(session.peer.uid) + " may have " +
+  const uint32_t share_of_user = share_of_pins(share, of_user, options_.most_pins_of_user);
+  if (share_of_user == 0) {
+    return resource_exhausted(none + "user " + std::to_string(session.peer.uid) + " may have " +
                               std::to_string(options_.most_pins_of_user) +
                               " together; ask for fewer, end some clients, or raise --pins-per-user");
   }
-  return ok_status();
+  return share_of_user;
 }
 
 Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now now, Ended* refused) {
@@ -291,9 +305,11 @@ Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now 
     return pidfd.status();
   }
   const uint32_t wanted = fixed.pins_wanted == 0 ? options_.default_pins : fixed.pins_wanted;
-  session.pin_capacity = std::clamp(wanted, 1u, std::min(options_.most_pins, kMaxPins));
   *refused = Ended::kTooManyPins;
-  if (Status s = check_pins(session, **domain); !s.ok()) return s;
+  const StatusOr<uint32_t> pins =
+      pins_for(session, **domain, std::clamp(wanted, 1u, std::min(options_.most_pins, kMaxPins)));
+  if (!pins.ok()) return pins.status();
+  session.pin_capacity = *pins;
   *refused = Ended::kNoMemory;
   const StatusOr<uint64_t> cookie = random_cookie();
   if (!cookie.ok()) return cookie.status();

@@ -78,7 +78,7 @@ class Sessions {
   bool greet(Session& session, const wire::Header& header, std::span<const std::byte> body, Now now);
   Status welcome(Session& session, const wire::HelloMessage& hello, Now now, Ended* refused);
   Status check_room(const Session& session, Ended* refused) const;
-  Status check_pins(const Session& session, const Domain& domain) const;
+  StatusOr<uint32_t> pins_for(const Session& session, const Domain& domain, uint32_t wanted) const;
   Status make_pins(Session& session);
   void ring_others(const Session& wanting, Now now);
   bool send_welcome(Session& session, uint32_t request);

@@ -137,6 +137,31 @@ TEST(NodeProtocol, PinTablesTogetherAreBounded) {
   }
 }
 
+// Who comes when the ample part is taken gets a small table instead of a refusal.
+TEST(NodeProtocol, LateClientsGetFewerPins) {
+  constexpr uint32_t kAmple = 16384, kLeast = NodeOptions::kLeastPins;
+  for (const bool of_user : {false, true}) {
+    ThreadNode node([&](NodeOptions& o) { (of_user ? o.most_pins_of_user : o.most_pins_of_domain) = 4 * kAmple; });
+    ASSERT_TRUE(node.ok()) << node.status().to_string();
+    std::vector<std::unique_ptr<RawClient>> clients;
+    const auto pins_of_next = [&](uint32_t wanted) {
+      clients.push_back(std::make_unique<RawClient>(node.socket()));
+      const std::optional<Answer> answer = clients.back()->hello({.pins = wanted});
+      return answer && answer->code() == StatusCode::kOk ? clients.back()->welcome.pin_capacity : 0u;
+    };
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(pins_of_next(kAmple), kAmple);
+    EXPECT_EQ(pins_of_next(kAmple - 5000), kAmple - 5000);
+    EXPECT_EQ(pins_of_next(kAmple), 5000u) << "the rest of the ample part";
+    EXPECT_EQ(pins_of_next(10), 10u);
+    for (int i = 0; i < 15; ++i) EXPECT_EQ(pins_of_next(kAmple), kLeast) << i;
+    EXPECT_EQ(pins_of_next(kAmple), 0u) << "of the last quarter ten are in use already";
+    EXPECT_EQ(pins_of_next(kLeast - 10), kLeast - 10) << "and that is all";
+  }
+  const NodeOptions defaults;
+  EXPECT_GE(defaults.most_pins_of_domain / 4 / kLeast, defaults.max_sessions);
+  EXPECT_GE(defaults.most_pins_of_user / 4 / kLeast, defaults.max_sessions_per_user);
+}
+
 // What only the node writes cannot be mapped for writing; what a client may write cannot be shrunk, grown or sealed by it.
 TEST(NodeProtocol, MemoryIsSealed) {
   ThreadNode node;
