@@ -155,7 +155,7 @@ Status bench_put(const Options& options) {
   if (!client.ok()) return client.status();
   StatusOr<Space> space = open_space(*client, kMiB);
   if (!space.ok()) return space.status();
-  if (Status status = (*node)->wait_populated(*client); !status.ok()) return status;
+  if (Status status = (*node)->wait_settled(*client); !status.ok()) return status;
   // Most of the pool is full, so that new blocks go to slots that no cache remembers.
   if (Status status = fill(*space, 0, region / kMiB, kMiB); !status.ok()) return status;
   Buffer source(region);
@@ -313,7 +313,7 @@ Status bench_batch(const Options& options) {
   if (!client.ok()) return client.status();
   StatusOr<Space> space = open_space(*client, kSmall);
   if (!space.ok()) return space.status();
-  if (Status status = (*node)->wait_populated(*client); !status.ok()) return status;
+  if (Status status = (*node)->wait_settled(*client); !status.ok()) return status;
   if (Status status = fill(*space, 0, kResident, kSmall); !status.ok()) return status;
   Buffer user(size_t{64} << 20);
   Ceiling into(kSmall, size_t{256} << 20), from(kSmall, size_t{256} << 20);

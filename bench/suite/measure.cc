@@ -104,7 +104,9 @@ size_t cold_region() {
 
 Ceiling::Ceiling(size_t block, size_t region) : block_(block) {
   auto memory = SharedMemory::create("kvist-bench", region / block * block);
-  if (!memory.ok() || !memory->populate(0, memory->size()).ok()) return;
+  // In the pages that a node's arena has.
+  bool gathered = false;
+  if (!memory.ok() || !memory->populate_gathered(0, memory->size(), &gathered).ok()) return;
   shared_ = *std::move(memory);
   std::memset(shared_.data(), 0x5a, shared_.size());
 }

@@ -75,7 +75,7 @@ Status measure_full(const Options& options, uint32_t block, uint32_t batch) {
     StatusOr<Space> space = open_space(side.client, block);
     if (!space.ok()) return space.status();
     side.space = *space;
-    if (Status status = side.node->wait_populated(side.client); !status.ok()) return status;
+    if (Status status = side.node->wait_settled(side.client); !status.ok()) return status;
   }
   Buffer source(size_t{64} << 20);
   const auto per_round = static_cast<uint32_t>((uint64_t{48} << 20) / block / batch);
@@ -147,7 +147,7 @@ StatusOr<Footprint> footprint(uint64_t memory, uint64_t max_blocks, uint64_t blo
   if (!client.ok()) return client.status();
   StatusOr<Space> space = open_space(*client, 256);
   if (!space.ok()) return space.status();
-  if (Status status = (*node)->wait_populated(*client); !status.ok()) return status;
+  if (Status status = (*node)->wait_settled(*client); !status.ok()) return status;
   const uint64_t own_before = private_bytes(::getpid());
   if (blocks > 0) {
     if (Status status = fill(*space, 0, blocks, 256); !status.ok()) return status;
@@ -236,7 +236,7 @@ Status bench_clients(const Options& options) {
   if (!client.ok()) return client.status();
   StatusOr<Space> space = open_space(*client, 4096);
   if (!space.ok()) return space.status();
-  if (Status status = (*node)->wait_populated(*client); !status.ok()) return status;
+  if (Status status = (*node)->wait_settled(*client); !status.ok()) return status;
   if (Status status = fill(*space, 0, kClientBlocks, 4096); !status.ok()) return status;
   std::vector<double> one, two, ratio;
   CpuWatch cpu({(*node)->pid()});

@@ -23,7 +23,7 @@ std::vector<Check> examine(const Machine& machine) {
   utsname system = {};
   uname(&system);
   return {check_kernel(system.release), check_processor(),  check_memfd_seals(),   check_pidfd(),
-          check_peer_pidfd(),           check_populate(),   check_memory(machine), check_hugepages(machine),
+          check_peer_pidfd(),           check_populate(),   check_memory(machine), check_hugepages(machine, try_gathering()),
           check_overcommit(machine),    check_open_files(), check_file_size(),     check_loopback(),
           check_socket(machine),        check_node(machine)};
 }

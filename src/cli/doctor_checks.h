@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kvist/status.h"
+
 namespace kvist::cli {
 
 enum class Verdict {
@@ -44,7 +46,8 @@ Check check_pidfd();
 Check check_peer_pidfd();
 Check check_populate();
 Check check_memory(const Machine& machine);
-Check check_hugepages(const Machine& machine);
+Status try_gathering();  // of a small memory, as a node does with its own
+Check check_hugepages(const Machine& machine, const Status& gathering);
 Check check_overcommit(const Machine& machine);
 Check check_open_files();
 Check check_file_size();

@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "cli/doctor_checks.h"
 #include "memory/memory_room.h"
+#include "memory/shared_memory.h"
 
 namespace kvist::cli {
 namespace {
@@ -45,21 +46,23 @@ Check check_memory(const Machine& machine) {
   return {"memory", Verdict::kOk, found, ""};
 }
 
-Check check_hugepages(const Machine& machine) {
-  const std::string folder = machine.root + "/sys/kernel/mm/";
-  const uint64_t total = read_number(folder + "hugepages/hugepages-2048kB/nr_hugepages").value_or(0);
-  const uint64_t free = read_number(folder + "hugepages/hugepages-2048kB/free_hugepages").value_or(0);
-  const std::string shmem = read_file(folder + "transparent_hugepage/shmem_enabled").value_or("");
-  const bool transparent = shmem.find("[advise]") != std::string::npos || shmem.find("[always]") != std::string::npos ||
-                           shmem.find("[within_size]") != std::string::npos;
-  std::string found = std::to_string(free) + " of " + std::to_string(total) +
-                      " reserved 2MiB pages free, transparent ones for shared memory ";
-  found += transparent ? "on" : "off";
-  if (free == 0 && !transparent) {
+Status try_gathering() {
+  StatusOr<SharedMemory> memory = SharedMemory::create("kvist-doctor", 2 * kHugePageBytes);
+  if (!memory.ok()) return memory.status();
+  if (Status status = memory->populate(0, memory->size()); !status.ok()) return status;
+  return memory->gather(0, memory->size());
+}
+
+Check check_hugepages(const Machine& machine, const Status& gathering) {
+  const std::string folder = machine.root + "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  const uint64_t total = read_number(folder + "nr_hugepages").value_or(0);
+  const uint64_t free = read_number(folder + "free_hugepages").value_or(0);
+  const std::string found = std::to_string(free) + " of " + std::to_string(total) + " reserved 2MiB pages free; " +
+                            (gathering.ok() ? "the kernel gathers pages into such" : gathering.to_string());
+  if (free == 0 && !gathering.ok()) {
     return {"hugepages", Verdict::kWarn, found,
-            "Kvist uses 4KiB pages, which costs some of the speed of a large pool. To have larger ones: `sysctl "
-            "vm.nr_hugepages=N` (2 MiB each), or "
-            "`echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`."};
+            "Kvist uses 4KiB pages, which costs some of the speed of a large pool. To have larger ones: Linux 6.1 or newer, "
+            "or `sysctl vm.nr_hugepages=N` (2 MiB each)."};
   }
   return {"hugepages", Verdict::kOk, found, ""};
 }

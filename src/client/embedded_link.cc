@@ -171,12 +171,25 @@ bool EmbeddedLink::populate_one(uint32_t extent) {
   return there && !stopping_;
 }
 
+// As far as the kernel has huge pages at hand: the pool goes on meanwhile.
+void EmbeddedLink::gather() {
+  if (!memory_->worth_gathering() || !memory_->gather_tables().ok()) return;
+  for (uint32_t extent = 0; extent < pool_->extents(); ++extent) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+    }
+    if (!memory_->gather_extent(extent).ok()) return;
+  }
+}
+
 void EmbeddedLink::run() {
   const auto populate = [this] {
     for (uint32_t extent = 0; populate_one(extent); ++extent) {
     }
   };
   guarded(populate, [] {});
+  guarded([this] { gather(); }, [] {});
   bool stopped = false;
   while (!stopped) {
     stopped = guarded(

@@ -76,6 +76,7 @@ class EmbeddedLink final : public Link {
   void maintain();
   void changed_locked();
   bool populate_one(uint32_t extent);
+  void gather();
   std::vector<Grant> grant_locked(uint32_t length, uint32_t count, GrantStop* stop);
   uint64_t now_ms() const;
 

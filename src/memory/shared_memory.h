@@ -9,6 +9,11 @@
 // cgroup has no page left can that fail, as any page fault then does. So pages that were populated stay for as long as all
 // who hold a writable descriptor mean well. A block with a hole does not match its checksum: a miss for who verifies.
 //
+// Huge pages come in two ways. A memory of Pages::kHuge2M takes them from those that the administrator has set aside
+// (vm.nr_hugepages) or is refused. Any other can have its pages gathered into huge ones (populate_gathered, gather), which
+// asks nothing of the administrator, and of which the kernel gives what it has. Mappings of 2 MiB and more begin at a
+// multiple of 2 MiB, so that a huge page is one entry of each page table.
+//
 // Mappings are left out of core files (MADV_DONTDUMP) and are not inherited by fork (MADV_DONTFORK).
 //
 // Threads: the object belongs to one thread at a time; the memory is anybody's. Lifetime: the mapping lives as long as
@@ -71,6 +76,8 @@ class Mapping {
   uint64_t size_ = 0;
 };
 
+inline constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+
 // Which memory backs a pool.
 enum class Pages : uint8_t { kNormal, kHuge2M };
 
@@ -88,6 +95,17 @@ class SharedMemory {
   // Allocates the pages of a range now (fallocate): a lack of memory or a cgroup limit is an error here, not a signal
   // later in whoever touches it. kResourceExhausted.
   Status populate(uint64_t offset, uint64_t bytes);
+
+  // Gathers the pages of a range, of which each 2 MiB must have one at least, into huge pages (MADV_COLLAPSE, for shared
+  // memory since Linux 6.1; the settings in /sys for transparent huge pages do not matter to it). What bytes there are
+  // stay, and whoever reads or writes them meanwhile waits for a page at most; all mappings of the memory profit.
+  // kUnimplemented: not this kernel, or not this memory; kResourceExhausted: not all of it, for want of 2 MiB that lie
+  // together. The parts of a range that lie in no whole 2 MiB are left as they are.
+  Status gather(uint64_t offset, uint64_t bytes);
+
+  // populate(), in huge pages as far as they can be had: *gathered says whether all of it was. Faster than populate()
+  // where the system has huge pages at hand; where it must make them first, several times slower.
+  Status populate_gathered(uint64_t offset, uint64_t bytes, bool* gathered);
 
   // Makes populated pages present in the own mapping, so that later accesses do not fault. Best effort.
   bool prefault(uint64_t offset, uint64_t bytes) const { return mapping_.prefault(offset, bytes, Access::kRead); }

@@ -15,8 +15,6 @@
 namespace kvist {
 namespace {
 
-constexpr uint64_t kHugePage = uint64_t{2} << 20;
-
 struct Need {
   uint64_t arena = 0;
   uint64_t tables = 0;
@@ -38,8 +36,8 @@ bool huge_pages_fit(const PoolMemoryConfig& memory, const NodeOptions& node, uin
     *why = "huge pages are off";
     return false;
   }
-  const uint64_t wanted = memory.arena_bytes / kHugePage;
-  if (free < wanted || memory.extent_bytes % kHugePage != 0) {
+  const uint64_t wanted = memory.arena_bytes / kHugePageBytes;
+  if (free < wanted || memory.extent_bytes % kHugePageBytes != 0) {
     *why = free == 0
                ? "no huge pages are reserved: vm.nr_hugepages"
                : std::to_string(wanted) + " huge pages are needed, " + std::to_string(free) + " are free: vm.nr_hugepages";
@@ -104,6 +102,22 @@ StatusOr<std::unique_ptr<Domain>> Domain::create(const DomainOptions& options, c
   return domain;
 }
 
+void Domain::expect_gathering() {
+  gathering_ = true;
+  pages_ = "2 MiB where the kernel has them";
+}
+
+void Domain::set_gathered(uint64_t bytes, const Status& why) {
+  gathering_ = false;
+  const uint64_t all = memory_->arena_bytes();
+  if (bytes == 0) {
+    pages_ = "4 KiB (" + why.to_string() + ")";
+  } else {
+    pages_ = bytes == all ? "2 MiB"
+                          : "2 MiB for " + format_size(bytes) + " of " + format_size(all) + " (" + why.to_string() + ")";
+  }
+}
+
 bool Domain::accepts(std::string_view token) const {
   if (token_.empty()) return true;
   unsigned difference = token.size() == token_.size() ? 0 : 1;
@@ -136,7 +150,7 @@ Status check_memory_room(const NodeOptions& node, const MemoryRoom& room, uint64
     const Need need = need_of(*domain, node);
     std::string why;
     if (huge_pages_fit(memory_for(pool_config(*domain, node)), node, huge_pages, &why)) {
-      huge_pages -= need.arena / kHugePage;  // set aside before, and not part of the room
+      huge_pages -= need.arena / kHugePageBytes;  // set aside before, and not part of the room
     } else {
       all.arena += need.arena;
     }

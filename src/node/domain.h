@@ -45,8 +45,13 @@ class Domain {
   int touch_fd() const { return memory_->touch_memory().fd(); }
   int arena_fd() const { return memory_->arena_memory().fd(); }
 
-  // Which pages the arena has, and if those are not huge ones, why: "2 MiB", "4 KiB (no huge pages are reserved: ...)".
+  // Which pages the arena has, and if those are not huge ones, why: "2 MiB", "4 KiB (huge pages are off)",
+  // "2 MiB for 3GiB of 4GiB (gathering ...: Resource temporarily unavailable)".
   const std::string& pages() const { return pages_; }
+  // Small pages are gathered into huge ones from now on, and until set_gathered() says how many, and why not all.
+  void expect_gathering();
+  void set_gathered(uint64_t bytes, const Status& why);
+  bool gathering() const { return gathering_; }
 
   // ---- written by the loop ----
 
@@ -67,6 +72,7 @@ class Domain {
   Domain() = default;
 
   std::string name_, token_, pages_;
+  bool gathering_ = false;
   std::unique_ptr<PoolMemory> memory_;
   std::unique_ptr<Pool> pool_;
   FileDescriptor control_fd_;

@@ -174,6 +174,14 @@ void Node::Loop::extent_reported(size_t at, uint32_t extent, const Status& statu
   note_readiness();
 }
 
+void Node::Loop::gathered(size_t at, uint64_t bytes, const Status& why) {
+  Domain& domain = *domains_[at];
+  domain.set_gathered(bytes, why);
+  log_.info("huge pages gathered", {{"domain", domain.name()},
+                                    {"pages", domain.pages()},
+                                    {"seconds", static_cast<double>(clock_.now_ns() - started_ns_) / 1e9}});
+}
+
 void Node::Loop::note_readiness() {
   if (state_.load(std::memory_order_relaxed) != State::kStarting) return;
   const bool all = std::all_of(domains_.begin(), domains_.end(), [](const auto& d) { return d->extents_ready > 0; });

@@ -120,11 +120,18 @@ void Node::Loop::start_populator() {
   }
   std::vector<Populator::Pool> pools;
   for (const auto& domain : domains_) {
-    pools.push_back({&domain->memory(), domain->pool().extents(), domain->pool().extent_bytes()});
+    if (options_.huge_pages != NodeOptions::HugePages::kOff && domain->memory().worth_gathering())
+      domain->expect_gathering();
+    pools.push_back({&domain->memory(), domain->pool().extents(), domain->pool().extent_bytes(), domain->gathering()});
   }
-  populator_ = std::make_unique<Populator>(std::move(pools), [this](size_t domain, uint32_t extent, const Status& status) {
+  Populator::Reports reports;
+  reports.extent = [this](size_t domain, uint32_t extent, const Status& status) {
     mailbox_.post([this, domain, extent, status] { extent_reported(domain, extent, status); });
-  });
+  };
+  reports.gathered = [this](size_t domain, uint64_t bytes, const Status& why) {
+    mailbox_.post([this, domain, bytes, why] { gathered(domain, bytes, why); });
+  };
+  populator_ = std::make_unique<Populator>(std::move(pools), std::move(reports));
 }
 
 // The scrubber is one session of every pool.

@@ -8,8 +8,8 @@
 
 namespace kvist {
 
-Populator::Populator(std::vector<Pool> pools, Report report, std::function<StatusOr<MemoryRoom>()> room)
-    : pools_(std::move(pools)), report_(std::move(report)), room_(std::move(room)), thread_([this] { run(); }) {}
+Populator::Populator(std::vector<Pool> pools, Reports reports, std::function<StatusOr<MemoryRoom>()> room)
+    : pools_(std::move(pools)), reports_(std::move(reports)), room_(std::move(room)), thread_([this] { run(); }) {}
 
 Populator::~Populator() {
   {
@@ -20,15 +20,13 @@ Populator::~Populator() {
   thread_.join();
 }
 
-bool Populator::stopped_within(std::chrono::milliseconds time) {
+bool Populator::stopped_within(Clock::duration time) {
   std::unique_lock lock(mutex_);
   return wake_.wait_for(lock, time, [this] { return stop_; });
 }
 
-// OK: there is room for one more extent of the pool. kCancelled: it is time to stop.
-Status Populator::wait_for_room(const Pool& pool) {
-  // Huge pages were set aside before and are not part of what is available.
-  if (pool.memory->config().pages != Pages::kNormal) return ok_status();
+// OK: there is room for so many bytes more. kCancelled: it is time to stop.
+Status Populator::wait_for_room(uint64_t bytes) {
   StatusOr<MemoryRoom> room = room_();
   while (room.status().code() == StatusCode::kUnavailable) {
     looks_failed_.fetch_add(1, std::memory_order_relaxed);
@@ -36,28 +34,74 @@ Status Populator::wait_for_room(const Pool& pool) {
     room = room_();
   }
   if (!room.ok()) return room.status();
-  if (room->bytes < pool.extent_bytes + kReserve) {
-    return resource_exhausted(room->limited_by + " leaves " + format_size_short(static_cast<double>(room->bytes)) +
-                              ", too little for another extent of " + format_size(pool.extent_bytes) +
-                              "; the pool goes on with what it has");
-  }
-  return ok_status();
+  if (room->bytes >= bytes + kReserve) return ok_status();
+  return resource_exhausted(room->limited_by + " leaves " + format_size_short(static_cast<double>(room->bytes)) +
+                            ", too little for another " + format_size(bytes));
 }
 
 void Populator::run() {
+  for (const Pool& pool : pools_) progress_.push_back({std::vector<bool>(pool.extents), std::vector<bool>(pool.extents)});
+  populate_all();
+  for (size_t pool = 0; pool < pools_.size() && !stopped_within({}); ++pool) {
+    if (pools_[pool].gather) gather_all(pool);
+  }
+}
+
+void Populator::populate_all() {
   uint32_t most = 0;
   for (const Pool& pool : pools_) most = std::max(most, pool.extents);
+  std::vector<bool> ended(pools_.size());
   for (uint32_t extent = 0; extent < most; ++extent) {
     for (size_t i = 0; i < pools_.size(); ++i) {
-      if (extent >= pools_[i].extents) continue;
-      if (stopped_within(std::chrono::milliseconds(0))) return;
-      Status status = wait_for_room(pools_[i]);
+      if (extent >= pools_[i].extents || ended[i]) continue;
+      if (stopped_within({})) return;
+      const Status status = populate(i, extent);
       if (status.code() == StatusCode::kCancelled) return;
-      if (status.ok()) status = pools_[i].memory->populate_extent(extent);
-      report_(i, extent, status);
-      if (!status.ok()) pools_[i].extents = 0;
+      progress_[i].populated[extent] = status.ok();
+      ended[i] = !status.ok();
+      reports_.extent(i, extent, status);
     }
   }
+}
+
+Status Populator::populate(size_t at, uint32_t extent) {
+  const Pool& pool = pools_[at];
+  // Pages that were set aside before are not part of what is available.
+  if (pool.memory->config().pages == Pages::kNormal) {
+    if (Status status = wait_for_room(pool.extent_bytes); !status.ok()) return status;
+  }
+  if (!pool.gather || !huge_pages_at_hand_) return pool.memory->populate_extent(extent);
+  bool gathered = false;
+  const Clock::time_point begin = Clock::now();
+  const Status status = pool.memory->populate_extent(extent, &gathered);
+  const int64_t took = std::chrono::nanoseconds(Clock::now() - begin).count();
+  progress_[at].gathered[extent] = gathered;
+  huge_pages_at_hand_ = gathered && took < kSlowNsPerMib * static_cast<int64_t>(pool.extent_bytes >> 20);
+  return status;
+}
+
+void Populator::gather_all(size_t at) {
+  const Pool& pool = pools_[at];
+  Progress& progress = progress_[at];
+  Status why = pool.memory->gather_tables();
+  uint32_t refusals = 0;
+  for (uint32_t extent = 0; extent < pool.extents; ++extent) {
+    if (progress.gathered[extent] || !progress.populated[extent]) continue;
+    if (refusals == kMostRefusals || why.code() == StatusCode::kUnimplemented) break;
+    const Clock::time_point begin = Clock::now();
+    const Status status = gather(at, extent);
+    progress.gathered[extent] = status.ok();
+    refusals = status.ok() ? 0 : refusals + 1;
+    if (!status.ok()) why = status;
+    if (stopped_within(Clock::now() - begin)) return;
+  }
+  const auto extents = static_cast<uint64_t>(std::count(progress.gathered.begin(), progress.gathered.end(), true));
+  if (reports_.gathered) reports_.gathered(at, extents * pool.extent_bytes, why);
+}
+
+Status Populator::gather(size_t at, uint32_t extent) {
+  if (Status status = wait_for_room(kHugePageBytes); !status.ok()) return status;
+  return pools_[at].memory->gather_extent(extent);
 }
 
 }  // namespace kvist

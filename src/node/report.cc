@@ -169,7 +169,7 @@ std::string node_report(const ReportSource& source, const Domain* only) {
     sum.reads.hits += totals.reads.hits, sum.reads.misses += totals.reads.misses,
         sum.reads.bytes_got += totals.reads.bytes_got;
     sum.connected += totals.connected, sum.quarantined += totals.quarantined;
-    Json pool = {{"domain", domain->name()}, {"pages", domain->pages()}};
+    Json pool = {{"domain", domain->name()}, {"pages", domain->pages()}, {"gathering", domain->gathering()}};
     pool.update(headline(totals));
     pool.update(pool_detail(totals.pool));
     pools.push_back(std::move(pool));

@@ -35,8 +35,19 @@ class PoolMemory {
   std::byte* arena() const { return arena_.data(); }  // null without arena
   uint64_t arena_bytes() const { return config_.arena_bytes; }
 
-  // Allocates extent `extent`'s pages. Blocking, about 20 ms for 64 MiB: for a thread of its own. Any thread.
+  // Allocates extent `extent`'s pages. Blocking, about 20 ms for 64 MiB: for a thread of its own. Any thread. The second
+  // form has them in huge pages as far as they can be had (SharedMemory::populate_gathered).
   Status populate_extent(uint32_t extent);
+  Status populate_extent(uint32_t extent, bool* gathered);
+
+  // Gathers into huge pages what has its memory (SharedMemory::gather). For a thread of its own, as above. Any thread.
+  Status gather_extent(uint32_t extent);
+  Status gather_tables();
+  // Whether that is worth its time: a smaller pool gains little, and most are of tests.
+  bool worth_gathering() const {
+    return config_.with_arena && config_.pages == Pages::kNormal && config_.arena_bytes >= kWorthGathering;
+  }
+  static constexpr uint64_t kWorthGathering = uint64_t{128} << 20;
 
   const SharedMemory& control_memory() const { return control_; }
   const SharedMemory& touch_memory() const { return touch_; }

@@ -114,6 +114,25 @@ Status ChildNode::wait_populated(Client& client) const {
   return ok_status();
 }
 
+bool ChildNode::gathering(Client& client) const {
+  const StatusOr<std::string> text = client.report(Client::Report::kNode);
+  if (!text.ok()) return false;
+  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  const auto pools = json.is_object() ? json.find("pools") : json.end();
+  if (pools == json.end() || !pools->is_array()) return false;
+  return std::any_of(pools->begin(), pools->end(), [](const auto& pool) { return pool.value("gathering", false); });
+}
+
+Status ChildNode::wait_settled(Client& client) const {
+  if (Status status = wait_populated(client); !status.ok()) return status;
+  const Deadline deadline = within(std::chrono::seconds(120));
+  while (gathering(client)) {
+    if (deadline.passed()) return deadline_exceeded("the node's pages were not gathered into huge ones within 120 s");
+    nap();
+  }
+  return ok_status();
+}
+
 uint64_t private_bytes(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/status");
   uint64_t kib = 0;

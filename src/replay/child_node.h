@@ -28,9 +28,12 @@ class ChildNode {
   uint64_t stat(Client& client, const std::string& key) const;
   // Waits until all its memory is populated (60 s).
   Status wait_populated(Client& client) const;
+  // Until its pages are gathered into huge ones as well, as far as the kernel has them (120 s more).
+  Status wait_settled(Client& client) const;
 
  private:
   ChildNode() = default;
+  bool gathering(Client& client) const;
   pid_t pid_ = -1;
   std::string folder_, socket_;
 };

@@ -49,17 +49,16 @@ TEST(DoctorMemory, SaysWhenNothingCanBeRead) {
   EXPECT_NE(found.found.find("/proc/meminfo"), std::string::npos) << found.found;
 }
 
-TEST(DoctorHugepages, AreFineWhereReservedOrTransparent) {
+TEST(DoctorHugepages, AreFineWhereReservedOrGathered) {
   FakeRoot root;
-  EXPECT_EQ(check_hugepages({root.path(), ""}).verdict, Verdict::kWarn);
-  root.write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size advise [never] deny force\n");
-  EXPECT_EQ(check_hugepages({root.path(), ""}).verdict, Verdict::kWarn);
-  root.write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size [advise] never deny force\n");
-  EXPECT_EQ(check_hugepages({root.path(), ""}).verdict, Verdict::kOk);
-  root.write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size advise [never] deny force\n");
+  const Status refused = unimplemented("MADV_COLLAPSE: Invalid argument");
+  EXPECT_EQ(check_hugepages({root.path(), ""}, ok_status()).verdict, Verdict::kOk);
+  const Check small = check_hugepages({root.path(), ""}, refused);
+  EXPECT_EQ(small.verdict, Verdict::kWarn);
+  EXPECT_NE(small.found.find("MADV_COLLAPSE"), std::string::npos) << small.found;
   root.write("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "512\n");
   root.write("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "500\n");
-  EXPECT_EQ(check_hugepages({root.path(), ""}).verdict, Verdict::kOk);
+  EXPECT_EQ(check_hugepages({root.path(), ""}, refused).verdict, Verdict::kOk);
 }
 
 TEST(DoctorOvercommit, WarnsOfStrictAccounting) {

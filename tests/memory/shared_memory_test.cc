@@ -3,10 +3,15 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 namespace kvist {
 namespace {
@@ -20,6 +25,67 @@ TEST(SharedMemory, SecondMappingSeesTheSameBytes) {
   auto other = Mapping::map(memory->fd(), memory->size(), Access::kRead);
   ASSERT_TRUE(other.ok());
   EXPECT_EQ(std::memcmp(other->data() + 5000, "kvist", 5), 0);
+}
+
+// The value of a line of this process's smaps for the mapping that begins at `at`, in KiB.
+uint64_t smaps_kib(const std::byte* at, const std::string& key) {
+  std::ifstream smaps("/proc/self/smaps");
+  char begin[32];
+  std::snprintf(begin, sizeof(begin), "%lx-", static_cast<unsigned long>(reinterpret_cast<uintptr_t>(at)));
+  bool here = false;
+  for (std::string line; std::getline(smaps, line);) {
+    if (line.find('-') != std::string::npos && line.find(':') > line.find(' ')) here = line.rfind(begin, 0) == 0;
+    if (here && line.rfind(key + ":", 0) == 0) return std::strtoull(line.c_str() + key.size() + 1, nullptr, 10);
+  }
+  return 0;
+}
+
+TEST(SharedMemory, LargeMappingsBeginAtAHugePage) {
+  const uint64_t bytes = 3 * kHugePageBytes + 4096;
+  auto memory = SharedMemory::create("test", bytes);
+  ASSERT_TRUE(memory.ok());
+  auto other = Mapping::map(memory->fd(), bytes, Access::kRead);
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % kHugePageBytes, 0u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(other->data()) % kHugePageBytes, 0u);
+  ASSERT_TRUE(memory->populate(0, bytes).ok());
+  memory->data()[bytes - 1] = std::byte{9};
+  EXPECT_EQ(other->data()[bytes - 1], std::byte{9});
+}
+
+TEST(SharedMemory, GatheringKeepsTheBytesAndServesAllMappings) {
+  constexpr uint64_t kBytes = 4 * kHugePageBytes;
+  auto memory = SharedMemory::create("test", kBytes);
+  ASSERT_TRUE(memory.ok());
+  ASSERT_TRUE(memory->populate(0, kBytes).ok());
+  auto other = Mapping::map(memory->fd(), kBytes, Access::kRead);
+  ASSERT_TRUE(other.ok());
+  for (uint64_t i = 0; i < kBytes; i += 4096) memory->data()[i] = static_cast<std::byte>(i >> 12);
+  for (uint64_t i = 0; i < kBytes; i += 4096) ASSERT_EQ(other->data()[i], static_cast<std::byte>(i >> 12));
+  const Status gathered = memory->gather(1, kBytes - 1);  // the first 2 MiB are not whole
+  for (uint64_t i = 0; i < kBytes; i += 4096) ASSERT_EQ(other->data()[i], static_cast<std::byte>(i >> 12)) << i;
+  if (gathered.code() == StatusCode::kUnimplemented) GTEST_SKIP() << gathered.to_string();
+  ASSERT_TRUE(gathered.ok()) << gathered.to_string();
+  ASSERT_TRUE(other->prefault(0, kBytes, Access::kRead));
+  EXPECT_GE(smaps_kib(other->data(), "ShmemPmdMapped"), 3 * kHugePageBytes / 1024);
+}
+
+TEST(SharedMemory, WhatIsPopulatedInHugePagesIsAllThere) {
+  constexpr uint64_t kBytes = 2 * kHugePageBytes + 8192;
+  auto memory = SharedMemory::create("test", kBytes);
+  ASSERT_TRUE(memory.ok());
+  bool gathered = false;
+  ASSERT_TRUE(memory->populate_gathered(0, kBytes, &gathered).ok());
+  struct stat info = {};
+  ASSERT_EQ(::fstat(memory->fd(), &info), 0);
+  EXPECT_EQ(static_cast<uint64_t>(info.st_blocks) * 512, kBytes);  // no hole is left, gathered or not
+}
+
+// Nothing to gather in less than a huge page, and nothing wrong with asking.
+TEST(SharedMemory, GatheringALittleDoesNothing) {
+  auto memory = SharedMemory::create("test", 8192);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_TRUE(memory->gather(0, 8192).ok());
 }
 
 TEST(SharedMemory, SizeIsSealed) {

@@ -45,9 +45,11 @@ struct Reported {
   std::mutex mutex;
   std::vector<std::pair<size_t, uint32_t>> good;
   std::vector<std::pair<size_t, Status>> bad;
+  std::vector<std::pair<uint64_t, Status>> gathered;
 
-  Populator::Report sink() {
-    return [this](size_t pool, uint32_t extent, const Status& status) {
+  Populator::Reports sink() {
+    Populator::Reports reports;
+    reports.extent = [this](size_t pool, uint32_t extent, const Status& status) {
       const std::lock_guard lock(mutex);
       if (status.ok()) {
         good.emplace_back(pool, extent);
@@ -55,6 +57,11 @@ struct Reported {
         bad.emplace_back(pool, status);
       }
     };
+    reports.gathered = [this](size_t, uint64_t bytes, const Status& why) {
+      const std::lock_guard lock(mutex);
+      gathered.emplace_back(bytes, why);
+    };
+    return reports;
   }
   size_t count() {
     const std::lock_guard lock(mutex);
@@ -131,6 +138,53 @@ TEST(Populator, GivesAPoolUpWhereItWillNeverSee) {
                       []() -> StatusOr<MemoryRoom> { return failed_precondition("there is no /proc"); });
   ASSERT_TRUE(eventually([&] { return reported.count() == 1; }));
   EXPECT_EQ(reported.bad.size(), 1u);
+}
+
+// With memory to spare, all bytes of the pool stay, in whatever pages; in huge ones where the kernel can.
+TEST(Populator, GathersHugePagesAndSaysHowMany) {
+  auto memory = memory_of(128);
+  ASSERT_TRUE(memory->worth_gathering());
+  EXPECT_FALSE(memory_of(64)->worth_gathering());
+  Populator::Pool pool = pool_of(*memory);
+  pool.gather = true;
+  Reported reported;
+  {
+    Populator populator({pool}, reported.sink());
+    ASSERT_TRUE(eventually([&] {
+      const std::lock_guard lock(reported.mutex);
+      return !reported.gathered.empty();
+    }));
+  }
+  EXPECT_EQ(reported.good.size(), pool.extents);
+  EXPECT_TRUE(reported.bad.empty());
+  const auto& [bytes, why] = reported.gathered.front();
+  if (why.ok()) {
+    EXPECT_EQ(bytes, memory->arena_bytes());
+  } else {
+    EXPECT_LT(bytes, memory->arena_bytes());
+  }
+}
+
+// An extent waits for huge pages only while there is room; without room all that is missing is gathering.
+TEST(Populator, GathersNothingWhereMemoryIsShort) {
+  auto memory = memory_of(128);
+  Populator::Pool pool = pool_of(*memory);
+  pool.gather = true;
+  Reported reported;
+  std::atomic<uint32_t> asked{0};
+  {
+    Populator populator({pool}, reported.sink(), [&] {
+      // Room for each extent, and none after the last.
+      return MemoryRoom{asked++ < pool.extents ? Populator::kReserve + pool.extent_bytes : Populator::kReserve, "a cgroup"};
+    });
+    ASSERT_TRUE(eventually([&] {
+      const std::lock_guard lock(reported.mutex);
+      return !reported.gathered.empty();
+    }));
+  }
+  EXPECT_EQ(reported.good.size(), pool.extents);
+  const auto& [bytes, why] = reported.gathered.front();
+  EXPECT_EQ(why.ok(), bytes == memory->arena_bytes()) << why.to_string();
 }
 
 TEST(Populator, EndsAtOnceWhenItIsDestroyed) {
