@@ -159,7 +159,8 @@ namespace {
 StatusOr<uint16_t> part_of(const Space& opened, const std::string& part) {
   const std::vector<Part>& parts = opened.identity().parts;
   std::string names;
-  for (uint16_t i = 0; i < parts.size(); ++i) {
+  const auto count = static_cast<uint16_t>(parts.size());
+  for (uint16_t i = 0; i < count; ++i) {
     if (parts[i].name == part) return i;
     names += (i == 0 ? "" : ", ") + std::to_string(i) + " " + parts[i].name;
   }

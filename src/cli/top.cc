@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 
@@ -72,7 +73,7 @@ std::string percent(uint64_t part, uint64_t whole) {
   return text;
 }
 
-std::string whole(double number) { return format_count(static_cast<uint64_t>(number + 0.5)); }
+std::string whole(double number) { return format_count(static_cast<uint64_t>(std::llround(number))); }
 
 struct Rates {
   double seconds, got, put_blocks, evicted;

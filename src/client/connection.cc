@@ -98,7 +98,7 @@ Status Connection::adopt(const std::shared_ptr<Session>& session, Deadline deadl
     }
     for (const std::shared_ptr<SpaceState>& space : to_bind) {
       if (space->flushed()) continue;
-      const Status status = bind(*session, *space, deadline);
+      Status status = bind(*session, *space, deadline);
       if (status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded) return status;
     }
   }

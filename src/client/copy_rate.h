@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -24,7 +25,7 @@ class CopyRate {
 
   uint32_t microseconds(uint64_t bytes) const {
     const double time = static_cast<double>(bytes) / bytes_per_us_.load(std::memory_order_relaxed);
-    return time < 4e9 ? static_cast<uint32_t>(time + 0.5) : 4000000000u;
+    return time < 4e9 ? static_cast<uint32_t>(std::llround(time)) : 4000000000u;
   }
 
  private:

@@ -45,7 +45,7 @@ StatusCode result_of(CommitCode code) {
   switch (code) {
     case CommitCode::kStored: return StatusCode::kOk;
     case CommitCode::kAlreadyThere: return StatusCode::kAlreadyExists;
-    case CommitCode::kParentAbsent: return StatusCode::kFailedPrecondition;
+    case CommitCode::kParentAbsent:
     case CommitCode::kFlushed: return StatusCode::kFailedPrecondition;
     case CommitCode::kBadGrant: return StatusCode::kAborted;
     case CommitCode::kBadBlock: return StatusCode::kInvalidArgument;

@@ -66,7 +66,7 @@ void Session::bind(uint32_t index, SpaceRef space) {
 
 std::pair<uint32_t, uint32_t> Session::take_pin_words(uint32_t count) {
   uint32_t first = pin_words_.load(std::memory_order_relaxed);
-  uint32_t end = first;
+  uint32_t end = 0;
   do {
     end = first + std::min(count, memory_.pin_capacity - first);
     if (end == first) return {first, first};

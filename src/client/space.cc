@@ -265,7 +265,7 @@ StatusOr<uint64_t> Space::submit_put(const Chain& chain, std::span<const Gather>
     if (!status.ok()) return status;
     call.at_once = true;
     client::Submissions& submissions = state_->connection().submissions();
-    const StatusOr<uint64_t> ticket = submissions.begin(deadline);
+    StatusOr<uint64_t> ticket = submissions.begin(deadline);
     if (!ticket.ok()) return ticket;
     try {
       client::put_blocks(call, sources, results, tracker);
@@ -291,7 +291,7 @@ StatusOr<uint64_t> Space::submit_get(std::span<const Digest> positions, std::spa
       return invalid_argument("there must be one destination and one result for each position");
     }
     client::Submissions& submissions = state_->connection().submissions();
-    const StatusOr<uint64_t> ticket = submissions.begin(deadline);
+    StatusOr<uint64_t> ticket = submissions.begin(deadline);
     if (!ticket.ok()) return ticket;
     // The worker is the connection's, and ends with it: it may use the state, but not keep the connection.
     SpaceState* state = state_.get();

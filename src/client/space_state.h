@@ -24,7 +24,7 @@ class Connection;
 class SpaceState : public std::enable_shared_from_this<SpaceState> {
  public:
   // `number`: below Session::kMostSpaces, this state's own until it is destroyed.
-  SpaceState(Connection& connection, Identity identity, std::string record, const NamespaceId& id, uint32_t number);
+  SpaceState(Connection& connection, const Identity& identity, std::string record, const NamespaceId& id, uint32_t number);
   ~SpaceState();
   SpaceState(const SpaceState&) = delete;
   SpaceState& operator=(const SpaceState&) = delete;

@@ -18,7 +18,8 @@ struct WantedParts {
 
   // Those of the identity's parts whose bit is set in `mask`.
   WantedParts(const Identity& identity, uint64_t mask) {
-    for (uint16_t part = 0; part < identity.parts.size(); ++part) {
+    const auto parts = static_cast<uint16_t>(identity.parts.size());
+    for (uint16_t part = 0; part < parts; ++part) {
       if ((mask >> part & 1) == 0) continue;
       switch (identity.parts[part].need) {
         case PartNeed::kAll: everywhere.push_back(part); break;
