@@ -112,7 +112,9 @@ TEST(Populator, AllocatesNothingWhileItCannotSee) {
   Populator populator({pool_of(*memory)}, reported.sink(), [&]() -> StatusOr<MemoryRoom> {
     if (++looks < 3) return unavailable("no descriptor is left");
     const std::lock_guard lock(reported.mutex);
-    if (looks == 3) EXPECT_TRUE(reported.good.empty());
+    if (looks == 3) {
+      EXPECT_TRUE(reported.good.empty());
+    }
     return MemoryRoom{uint64_t{1} << 40, "nothing"};
   });
   ASSERT_TRUE(eventually([&] { return reported.count() == pool_of(*memory).extents; }));
