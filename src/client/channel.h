@@ -114,7 +114,7 @@ class Channel {
   mutable std::mutex mutex_;
   std::condition_variable room_;  // for threads that wait to send, or to receive just anything
   uint32_t waiting_for_room_ = 0;
-  std::deque<std::shared_ptr<Exchange>> in_flight_;  // in the order of their numbers, which is that of their answers
+  std::deque<std::shared_ptr<Exchange>> in_flight_;   // in the order of their numbers, which is that of their answers
   std::deque<std::shared_ptr<Exchange>> unanswered_;  // when it failed
   uint32_t next_number_ = 1;
   uint64_t received_ = 0;

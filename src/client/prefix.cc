@@ -267,8 +267,7 @@ struct Seen {
 };
 
 // *end: how many were looked at in time.
-std::vector<Seen> look_at_all(Reading& reading, std::span<const Digest> positions, const WantedParts& parts,
-                              size_t* end) {
+std::vector<Seen> look_at_all(Reading& reading, std::span<const Digest> positions, const WantedParts& parts, size_t* end) {
   *end = positions.size();
   std::vector<Seen> seen(positions.size());
   std::vector<uint16_t> all = parts.everywhere;

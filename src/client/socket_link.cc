@@ -194,8 +194,8 @@ Status SocketLink::give_back(std::span<const Grant> grants, size_t* sent, Deadli
 }
 
 // One message.
-Status SocketLink::remove_some(SpaceRef space, std::span<const Digest> digests, uint16_t part,
-                               std::span<StatusCode> results, Deadline deadline) {
+Status SocketLink::remove_some(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> results,
+                               Deadline deadline) {
   wire::Remove fixed;
   fixed.epoch = space.epoch;
   fixed.slot = space.slot;

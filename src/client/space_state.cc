@@ -16,7 +16,8 @@ Identity without_secret(Identity identity) {
 
 }  // namespace
 
-SpaceState::SpaceState(Connection& connection, const Identity& identity, std::string record, const NamespaceId& id, uint32_t number)
+SpaceState::SpaceState(Connection& connection, const Identity& identity, std::string record, const NamespaceId& id,
+                       uint32_t number)
     : connection_(connection),
       identity_(without_secret(identity)),
       record_(std::move(record)),

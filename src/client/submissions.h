@@ -73,7 +73,7 @@ class Submissions {
 
   mutable std::mutex mutex_;
   std::condition_variable finished_;
-  std::map<uint64_t, Call> calls_;  // begun, not finished
+  std::map<uint64_t, Call> calls_;       // begun, not finished
   std::vector<Completion> completions_;  // oldest first; room for all that can be is reserved
   uint64_t next_ticket_ = 1;
   FileDescriptor event_;

@@ -42,8 +42,8 @@ struct NodeOptions {
   uint32_t default_pins = 16384;  // words of a pin table when the client does not say
   uint32_t most_pins = 1u << 17;  // and at most
   // Every eviction looks at the pins of all sessions of its domain: words of their tables together. 4 Mi are 32 MiB. The
-  // last quarter is for sessions that find the rest taken: they get kLeastPins each, of which by default there are enough for
-  // max_sessions, whatever those before them asked for.
+  // last quarter is for sessions that find the rest taken: they get kLeastPins each, of which by default there are enough
+  // for max_sessions, whatever those before them asked for.
   uint64_t most_pins_of_domain = 1u << 22;
   uint64_t most_pins_of_user = 1u << 22;  // in one domain
   static constexpr uint32_t kLeastPins = 1024;

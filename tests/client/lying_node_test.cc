@@ -65,8 +65,8 @@ TEST_F(Lies, ResultsOfRemove) {
   });
   std::vector<StatusCode> results(4);
   EXPECT_EQ(space_.remove(digests, results), 1u);
-  EXPECT_EQ(results, (std::vector<StatusCode>{StatusCode::kOk, StatusCode::kNotFound, StatusCode::kUnknown,
-                                              StatusCode::kUnknown}));
+  EXPECT_EQ(results,
+            (std::vector<StatusCode>{StatusCode::kOk, StatusCode::kNotFound, StatusCode::kUnknown, StatusCode::kUnknown}));
 }
 
 // Of several messages the first is answered: its results stand, the others say why there are none.
