@@ -43,6 +43,7 @@
 #include <vector>
 
 #include "kvist/identity.h"
+#include "kvist/regions.h"
 #include "kvist/status.h"
 #include "kvist/types.h"
 
@@ -327,6 +328,13 @@ class Client {
 
   bool connected() const;
   ClientStats stats() const;
+
+  // The regions that there are now (regions.h): the one in use, if there is a node, and those of which something is held.
+  std::vector<Region> regions() const;
+  // Calls `watcher` with kAdded for each of these (and kRetired where that is so) before it returns, then with every
+  // change, until another one takes its place: when that call returns, the old one is not running and will not run again
+  // (unless the call came from the old one itself). An empty function: nobody watches. One watcher a client.
+  Status watch_regions(RegionWatcher watcher);
 
   // What the node says of itself, of its clients, of its namespaces, as JSON text.
   enum class Report : uint8_t { kNode = 0, kClients = 1, kSpaces = 2 };

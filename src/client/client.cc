@@ -109,6 +109,21 @@ ClientStats Client::stats() const {
   return connection_->counters().snapshot();
 }
 
+std::vector<Region> Client::regions() const {
+  if (!usable(connection_.get()).ok()) return {};
+  return guarded([&] { return connection_->regions().list(); }, [] { return std::vector<Region>(); });
+}
+
+Status Client::watch_regions(RegionWatcher watcher) {
+  if (Status status = usable(connection_.get()); !status.ok()) return status;
+  return guarded(
+      [&]() -> Status {
+        connection_->regions().watch(std::move(watcher));
+        return ok_status();
+      },
+      []() -> Status { return no_memory_error(); });
+}
+
 StatusOr<std::string> Client::report(Report what, Deadline deadline) {
   if (Status status = usable(connection_.get()); !status.ok()) return status;
   return guarded(

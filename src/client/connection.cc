@@ -27,7 +27,7 @@ Connection::Connection(const Parameters& parameters)
     : verify_(parameters.verify),
       spaces_without_node_(parameters.spaces_without_node),
       surroundings_{std::shared_ptr<ReadSide>(new ReadSide, DeleteUnlessForked<ReadSide>()), std::make_shared<Counters>(),
-                    std::make_shared<Farewells>()},
+                    std::make_shared<Farewells>(), std::make_shared<RegionBook>()},
       spaces_(Session::kMostSpaces) {}
 
 Connection::~Connection() {
@@ -35,6 +35,7 @@ Connection::~Connection() {
   submissions_.stop();
   if (session_ != nullptr) guarded([this] { session_->link().settle(within(kFarewell)); }, [] {});
   surroundings_.side->replace(nullptr);
+  if (session_ != nullptr) surroundings_.regions->retire(session_->region());
 }
 
 StatusOr<std::shared_ptr<Connection>> Connection::connect(const ClientOptions& options, Deadline deadline) {
@@ -63,7 +64,10 @@ StatusOr<std::shared_ptr<Connection>> Connection::embedded(const EmbeddedOptions
   const std::shared_ptr<Session> session(
       new Session(connection->surroundings_, pool->memory(), {}, uint64_t{64} << 20, wire::kMaxGrants),
       DeleteUnlessForked<Session>());
-  session->attach(std::move(*pool).link(&session->stock()));
+  const auto populated = [regions = connection->surroundings_.regions, region = session->region()] {
+    (void)regions->refresh(region);
+  };
+  session->attach(std::move(*pool).link(&session->stock(), populated));
   if (Status status = connection->adopt(session, {}); !status.ok()) return status;
   return connection;
 }
@@ -120,6 +124,7 @@ void Connection::part_with(const std::shared_ptr<Session>& session, const Status
   for (const std::shared_ptr<SpaceState>& space : spaces) {
     if (space != nullptr) space->check_epoch(*session);
   }
+  surroundings_.regions->retire(session->region());
 }
 
 // ---- spaces -------------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const Copier& copier() const { return copier_; }
   CopyRate& copy_rate() { return copy_rate_; }
   Verify verify() const { return verify_; }
+  RegionBook& regions() { return *surroundings_.regions; }
 
   // The state keeps this connection alive.
   StatusOr<std::shared_ptr<SpaceState>> open(const Identity& identity, Deadline deadline);

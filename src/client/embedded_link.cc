@@ -117,21 +117,23 @@ NodeMemory EmbeddedPool::memory() const {
   view.writable = memory_->arena();
   view.arena_bytes = memory_->arena_bytes();
   view.extent_bytes = memory_->config().extent_bytes;
+  view.page_bytes = page_bytes_of(memory_->arena_memory().fd());
   view.pins = pins_.get();
   view.pin_capacity = pin_capacity_;
   return view;
 }
 
-std::unique_ptr<Link> EmbeddedPool::link(GrantSink* sink) && {
-  return std::make_unique<EmbeddedLink>(std::move(*this), sink);
+std::unique_ptr<Link> EmbeddedPool::link(GrantSink* sink, std::function<void()> populated) && {
+  return std::make_unique<EmbeddedLink>(std::move(*this), sink, std::move(populated));
 }
 
 // ---- maintenance --------------------------------------------------------------------------------------------------
 
-EmbeddedLink::EmbeddedLink(EmbeddedPool pool, GrantSink* sink)
+EmbeddedLink::EmbeddedLink(EmbeddedPool pool, GrantSink* sink, std::function<void()> populated)
     : memory_(std::move(pool.memory_)),
       read_only_(std::move(pool.read_only_)),
       sink_(sink),
+      populated_(std::move(populated)),
       started_(Deadline::Clock::now()),
       pool_(std::move(pool.pool_)),
       pins_(std::move(pool.pins_)),
@@ -161,14 +163,19 @@ bool EmbeddedLink::populate_one(uint32_t extent) {
     (void)memory_->arena_memory().prefault(extent * bytes, bytes);
     (void)read_only_.prefault(extent * bytes, bytes, Access::kRead);
   }
-  const std::lock_guard lock(mutex_);
-  if (there) {
-    pool_->add_extent(extent);
-  } else {
-    pool_->end_of_memory();
+  bool more = there;
+  {
+    const std::lock_guard lock(mutex_);
+    if (there) {
+      pool_->add_extent(extent);
+    } else {
+      pool_->end_of_memory();
+    }
+    changed_.notify_all();
+    more = there && !stopping_;
   }
-  changed_.notify_all();
-  return there && !stopping_;
+  if (there) populated_();
+  return more;
 }
 
 // As far as the kernel has huge pages at hand: the pool goes on meanwhile.

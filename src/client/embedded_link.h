@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -29,7 +30,8 @@ class EmbeddedPool {
 
   // Views of it: valid as long as the link.
   NodeMemory memory() const;
-  std::unique_ptr<Link> link(GrantSink* sink) &&;
+  // `populated`: called by the pool's thread each time there is more memory.
+  std::unique_ptr<Link> link(GrantSink* sink, std::function<void()> populated) &&;
 
  private:
   friend class EmbeddedLink;
@@ -46,7 +48,7 @@ class EmbeddedPool {
 
 class EmbeddedLink final : public Link {
  public:
-  EmbeddedLink(EmbeddedPool pool, GrantSink* sink);
+  EmbeddedLink(EmbeddedPool pool, GrantSink* sink, std::function<void()> populated);
   ~EmbeddedLink() override;
 
   StatusOr<SpaceRef> open_space(std::string_view alias, std::string_view record, const NamespaceId& id,
@@ -83,6 +85,7 @@ class EmbeddedLink final : public Link {
   const std::unique_ptr<PoolMemory> memory_;
   const Mapping read_only_;
   GrantSink* const sink_;
+  const std::function<void()> populated_;
   const Deadline::Clock::time_point started_;
 
   std::mutex mutex_;

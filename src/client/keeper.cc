@@ -93,24 +93,27 @@ Status Keeper::connect(Deadline deadline) {
   const wire::Welcome& welcome = answered->welcome;
   StatusOr<NodeMemory> memory = map_node_memory(welcome, answered->memory);
   if (!memory.ok()) return memory.status();
+  const std::chrono::nanoseconds left = deadline.left();
   const uint64_t stock_bytes = std::min(parameters_.stock_bytes, welcome.granted_bytes_limit / 2);
   const std::shared_ptr<Session> session(
       new Session(connection_.surroundings(), *std::move(memory),
                   {{welcome.incarnation[0], welcome.incarnation[1]}, welcome.session, welcome.cookie}, stock_bytes,
                   std::max<uint32_t>(1, welcome.granted_slots_limit / 2)),
       DeleteUnlessForked<Session>());
+  const Deadline adopt_by = within(left);  // anew: who watches the regions has just been told, and may have taken its time
   auto link = std::make_unique<SocketLink>(std::move(answered->socket), welcome, &session->stock());
   const int socket = link->channel().fd();
   session->attach(std::move(link));
   session->set_limits({welcome.granted_bytes_limit, welcome.pinned_bytes_limit, welcome.granted_slots_limit});
   prefaulter_.emplace(session->memory());
-  if (Status status = join(session, deadline); !status.ok()) return status;
+  if (Status status = join(session, adopt_by); !status.ok()) return status;
   session_ = session;
   socket_ = socket;
   bell_ = std::move(answered->bell);
   failed_attempts_ = 0;
   prefault_ = Prefaulter::Next::kLater;
-  connected_at_ = stock_checked_at_ = Deadline::Clock::now();
+  growing_ = true;
+  connected_at_ = stock_checked_at_ = region_checked_at_ = Deadline::Clock::now();
   return ok_status();
 }
 
@@ -160,6 +163,7 @@ int Keeper::wait_time_ms() const {
   if (prefault_ == Prefaulter::Next::kLater) {
     until = std::min(until, std::max(connected_at_ + kBeforeFaults, now + kFaultPause));
   }
+  if (growing_) until = std::min(until, region_checked_at_ + kFaultPause);
   return until <= now ? 0 : static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(until - now).count());
 }
 
@@ -259,6 +263,10 @@ void Keeper::chores() {
   report_bad_blocks(within(kChore));
   if (stopping()) return;
   const auto now = Deadline::Clock::now();
+  if (growing_ && now - region_checked_at_ >= kFaultPause) {
+    region_checked_at_ = now;
+    growing_ = !connection_.regions().refresh(session_->region());
+  }
   const bool idle = now - stock_checked_at_ >= kStockIdle;
   if (idle) stock_checked_at_ = now;
   if (const std::vector<Grant> surplus = session_->stock().surplus(idle); !surplus.empty()) {

@@ -5,8 +5,8 @@
 // calls do not wake it.
 //
 // It also does what no caller should wait for: brings the pages of the mapped arena in, gives slots back that were not used
-// for some seconds or that another client needs, reports bad blocks, tells the node which earlier sessions are over, and,
-// where somebody waits on the completion descriptor, receives answers.
+// for some seconds or that another client needs, tells of memory that the node has populated, reports bad blocks, tells the
+// node which earlier sessions are over, and, where somebody waits on the completion descriptor, receives answers.
 //
 // Threads: start() and stop() are called by one; wake(), and what reports, by any.
 #pragma once
@@ -86,7 +86,8 @@ class Keeper {
   uint64_t jitter_;
   std::optional<Prefaulter> prefaulter_;  // of session_'s memory
   Prefaulter::Next prefault_ = Prefaulter::Next::kDone;
-  Deadline::Clock::time_point connected_at_, stock_checked_at_;
+  bool growing_ = false;  // not all of session_'s region has memory
+  Deadline::Clock::time_point connected_at_, stock_checked_at_, region_checked_at_;
   Deadline next_expiry_;
 
   std::atomic<bool> stopping_{false};

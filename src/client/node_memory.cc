@@ -1,5 +1,8 @@
 #include "client/node_memory.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <string>
 
 namespace kvist::client {
@@ -45,6 +48,11 @@ struct Wanted {
 
 }  // namespace
 
+uint64_t page_bytes_of(int memfd) {
+  struct stat about = {};
+  return static_cast<uint64_t>(::fstat(memfd, &about) == 0 ? about.st_blksize : ::sysconf(_SC_PAGESIZE));
+}
+
 StatusOr<NodeMemory> map_node_memory(const wire::Welcome& welcome, const std::array<FileDescriptor, 4>& descriptors) {
   NodeMemory memory;
   const Wanted wanted[] = {
@@ -69,6 +77,7 @@ StatusOr<NodeMemory> map_node_memory(const wire::Welcome& welcome, const std::ar
   memory.writable = memory.write_map.data();
   memory.arena_bytes = welcome.arena_bytes;
   memory.extent_bytes = welcome.extent_bytes;
+  memory.page_bytes = page_bytes_of(descriptors[2].get());
   memory.pins = reinterpret_cast<PinTable*>(memory.pins_map.data());
   memory.pin_capacity = welcome.pin_capacity;
   return memory;

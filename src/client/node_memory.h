@@ -27,6 +27,7 @@ struct NodeMemory {
   std::byte* writable = nullptr;  // the arena, for filling granted slots
   uint64_t arena_bytes = 0;
   uint64_t extent_bytes = 0;
+  uint64_t page_bytes = 0;  // of the pages behind the arena
   PinTable* pins = nullptr;
   uint32_t pin_capacity = 0;
 
@@ -44,5 +45,8 @@ struct NodeMemory {
 // kFailedPrecondition says what does not fit together, kResourceExhausted that the address space is too small. The
 // descriptors may be closed afterwards.
 StatusOr<NodeMemory> map_node_memory(const wire::Welcome& welcome, const std::array<FileDescriptor, 4>& descriptors);
+
+// The size of the pages behind a memfd: of hugetlbfs or of ordinary shared memory.
+uint64_t page_bytes_of(int memfd);
 
 }  // namespace kvist::client

@@ -34,14 +34,18 @@ Session::Session(Surroundings surroundings, NodeMemory memory, Farewells::Farewe
       bindings_(kMostSpaces),
       next_word_(std::make_unique<uint32_t[]>(memory_.pin_capacity)) {
   surroundings_.counters->begin(memory_.pins);
+  region_ = surroundings_.regions->add(memory_);
 }
 
 Session::~Session() {
   surroundings_.counters->end(memory_.pins);
-  if (link_ == nullptr) return;
   // Nothing of this session is in use any more. The node hears it on this connection, or if that is lost on the next.
-  const bool told = guarded([this] { return link_->bye(); }, [] { return false; });
-  if (!told) surroundings_.farewells->add(self_);
+  if (link_ != nullptr) {
+    const bool told = guarded([this] { return link_->bye(); }, [] { return false; });
+    if (!told) surroundings_.farewells->add(self_);
+  }
+  // After the node, which may wait for what this session held; before the memory is unmapped.
+  surroundings_.regions->remove(region_);
 }
 
 Status Session::give_back(std::span<const Grant> grants, Deadline deadline) {

@@ -17,6 +17,7 @@
 #include "client/fork_guard.h"
 #include "client/link.h"
 #include "client/node_memory.h"
+#include "client/region_book.h"
 #include "client/stock.h"
 
 namespace kvist::client {
@@ -53,9 +54,11 @@ class Session : public std::enable_shared_from_this<Session> {
     std::shared_ptr<ReadSide> side;
     std::shared_ptr<Counters> counters;
     std::shared_ptr<Farewells> farewells;
+    std::shared_ptr<RegionBook> regions;
   };
 
-  // `self`: how the node will know this session when it has lost its socket. The link follows by attach().
+  // `self`: how the node will know this session when it has lost its socket. The link follows by attach(). Whoever watches
+  // the regions is told before this returns.
   Session(Surroundings surroundings, NodeMemory memory, Farewells::Farewell self, uint64_t stock_bytes,
           uint32_t stock_slots);
   ~Session();
@@ -80,6 +83,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Status give_back(std::span<const Grant> grants, Deadline deadline);
   Counters& counters() { return *surroundings_.counters; }
   const Farewells::Farewell& self() const { return self_; }
+  // The number of its memory among the client's regions.
+  uint64_t region() const { return region_; }
 
   // The space with this client's number `index` as this session's node knows it; epoch 0: it does not.
   SpaceRef space(uint32_t index) const {
@@ -115,6 +120,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Limits limits_;
   Stock stock_;
   std::unique_ptr<Link> link_;
+  uint64_t region_ = 0;
   std::vector<Binding> bindings_;
   std::unique_ptr<uint32_t[]> next_word_;
   std::atomic<uint32_t> pin_words_{0};  // taken so far

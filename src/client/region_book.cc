@@ -1,0 +1,143 @@
+#include "client/region_book.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvist::client {
+namespace {
+
+uint64_t populated_bytes(const Region& region) {
+  uint64_t bytes = 0;
+  for (const Region::Stretch& stretch : region.populated) bytes += stretch.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+Region RegionBook::describe(const Page& page) {
+  const NodeMemory& memory = *page.memory;
+  Region region;
+  region.id = page.id;
+  region.read_only = memory.reader.arena();
+  region.writable = memory.writable;
+  region.bytes = memory.arena_bytes;
+  region.page_bytes = memory.page_bytes;
+  region.retired = page.retired;
+  for (uint32_t extent = 0; extent < memory.extents(); ++extent) {
+    if (!memory.extent_ready(extent)) continue;
+    const uint64_t offset = extent * memory.extent_bytes;
+    const uint64_t bytes = memory.extent_bytes;
+    if (!region.populated.empty() && region.populated.back().offset + region.populated.back().bytes == offset) {
+      region.populated.back().bytes += bytes;
+      continue;
+    }
+    try {
+      region.populated.push_back({offset, bytes});
+    } catch (...) {  // no memory for the list: what is told later is more, never wrong. A region's end must be told in any case
+      break;
+    }
+  }
+  return region;
+}
+
+RegionBook::Page* RegionBook::find(uint64_t id) {
+  const auto found = std::find_if(pages_.begin(), pages_.end(), [id](const Page& page) { return page.id == id; });
+  return found == pages_.end() ? nullptr : &*found;
+}
+
+// Under telling_.
+void RegionBook::tell(RegionChange change, const Region& region) {
+  const std::shared_ptr<RegionWatcher> watcher = watcher_;  // it may be replaced from within
+  if (watcher == nullptr) return;
+  try {
+    (*watcher)(change, region);
+  } catch (...) {  // the watcher's, and documented: none of the threads that call it could do anything with it
+  }
+}
+
+uint64_t RegionBook::add(const NodeMemory& memory) {
+  const std::lock_guard telling(telling_);
+  Region region;
+  {
+    const std::lock_guard lock(mutex_);
+    Page page{next_id_++, &memory, 0, false};
+    region = describe(page);
+    page.told_bytes = populated_bytes(region);
+    pages_.push_back(page);
+  }
+  tell(RegionChange::kAdded, region);
+  return region.id;
+}
+
+bool RegionBook::refresh(uint64_t id) {
+  const std::lock_guard telling(telling_);
+  Region region;
+  uint64_t now = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    Page* page = find(id);
+    if (page == nullptr) return true;
+    region = describe(*page);
+    now = populated_bytes(region);
+    if (now == page->told_bytes) return now == region.bytes;
+    page->told_bytes = now;
+  }
+  tell(RegionChange::kPopulated, region);
+  return now == region.bytes;
+}
+
+void RegionBook::retire(uint64_t id) {
+  const std::lock_guard telling(telling_);
+  Region region;
+  {
+    const std::lock_guard lock(mutex_);
+    Page* page = find(id);
+    if (page == nullptr || page->retired) return;
+    page->retired = true;
+    region = describe(*page);
+  }
+  tell(RegionChange::kRetired, region);
+}
+
+void RegionBook::remove(uint64_t id) {
+  retire(id);
+  const std::lock_guard telling(telling_);
+  Region region;
+  {
+    const std::lock_guard lock(mutex_);
+    Page* page = find(id);
+    if (page == nullptr) return;
+    region = describe(*page);
+    pages_.erase(pages_.begin() + (page - pages_.data()));
+  }
+  tell(RegionChange::kGone, region);
+}
+
+std::vector<Region> RegionBook::list() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Region> regions;
+  regions.reserve(pages_.size());
+  for (const Page& page : pages_) regions.push_back(describe(page));
+  return regions;
+}
+
+void RegionBook::watch(RegionWatcher watcher) {
+  const std::lock_guard telling(telling_);
+  watcher_ = watcher ? std::make_shared<RegionWatcher>(std::move(watcher)) : nullptr;
+  std::vector<Region> regions;
+  {
+    const std::lock_guard lock(mutex_);
+    for (Page& page : pages_) {
+      regions.push_back(describe(page));
+      page.told_bytes = populated_bytes(regions.back());
+    }
+  }
+  for (const Region& region : regions) {
+    Region first = region;
+    first.retired = false;
+    tell(RegionChange::kAdded, first);
+    if (region.retired) tell(RegionChange::kRetired, region);
+  }
+}
+
+}  // namespace kvist::client
