@@ -183,7 +183,8 @@ TEST_P(Regions, AWatcherMayLetGoOfTheLastBlock) {
 TEST(RegionsOfANode, ANodeThatComesBackHasAnother) {
   Folder folder;
   const std::string socket = folder.file("node.sock");
-  const std::vector<std::string> arguments = {"--memory", "64MiB", "--max-blocks", "4096", "--socket", socket, "--scrub", "0"};
+  const std::vector<std::string> arguments = {"--memory", "64MiB", "--max-blocks", "4096",
+                                              "--socket", socket,  "--scrub",      "0"};
   auto node = std::make_unique<ProcessNode>(arguments);
   ASSERT_FALSE(node->line().empty()) << node->errors();
   Watch watch, late;  // outlive the client
