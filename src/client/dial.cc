@@ -145,8 +145,9 @@ StatusOr<Answered> read_welcome(FileDescriptor socket, const std::string& path, 
   std::move(descriptors.begin(), descriptors.begin() + 4, answered.memory.begin());
   answered.bell = std::move(descriptors[4]);
   if (welcome.version < wire::kLocalVersionMin || welcome.version > wire::kLocalVersion) {
-    return unimplemented("the node at " + path + " chose version " + std::to_string(welcome.version) +
-                         " of the protocol, which this client does not speak; update the older of the two");
+    return unimplemented("the node at " + path + " speaks version " + std::to_string(welcome.version) +
+                         " of the local protocol, this client " + std::to_string(wire::kLocalVersionMin) + " to " +
+                         std::to_string(wire::kLocalVersion) + ": upgrade the older one");
   }
   answered.socket = std::move(socket);
   return answered;

@@ -14,6 +14,11 @@ Status does_not_fit(const std::string& what) {
 
 Status check_control(const NodeMemory& memory, const wire::Welcome& welcome, ControlLayout* layout) {
   const std::byte* base = memory.control_map.data();
+  if (const uint32_t version = ControlView::layout_version(base, memory.control_map.size());
+      version != 0 && version != kLayoutVersion) {
+    return unimplemented("the node's shared memory has layout version " + std::to_string(version) +
+                         ", this client reads version " + std::to_string(kLayoutVersion) + ": upgrade the older one");
+  }
   if (const char* wrong = ControlView::check(base, memory.control_map.size(), layout); wrong != nullptr) {
     return does_not_fit(std::string("control memory: ") + wrong);
   }

@@ -42,8 +42,8 @@ struct NodeMemory {
 };
 
 // Maps what a node's welcome announces, in its order: control, touch, arena, pins. Trusts neither sizes nor contents:
-// kFailedPrecondition says what does not fit together, kResourceExhausted that the address space is too small. The
-// descriptors may be closed afterwards.
+// kUnimplemented: the layout has another version; kFailedPrecondition says what does not fit together, kResourceExhausted
+// that the address space is too small. The descriptors may be closed afterwards.
 StatusOr<NodeMemory> map_node_memory(const wire::Welcome& welcome, const std::array<FileDescriptor, 4>& descriptors);
 
 // The size of the pages behind a memfd: of hugetlbfs or of ordinary shared memory.

@@ -39,6 +39,12 @@ ControlView ControlView::over(std::byte* base, const ControlLayout& layout) {
   return view;
 }
 
+uint32_t ControlView::layout_version(const std::byte* base, uint64_t bytes) {
+  if (bytes < kPage) return 0;
+  const auto* header = reinterpret_cast<const ControlHeader*>(base);
+  return header->magic == kControlMagic ? header->layout_version : 0;
+}
+
 const char* ControlView::check(const std::byte* base, uint64_t bytes, ControlLayout* layout) {
   if (bytes < kPage) return "it is smaller than a header";
   const auto* header = reinterpret_cast<const ControlHeader*>(base);

@@ -184,6 +184,8 @@ struct ControlView {
   // Checks a header that another process wrote against the size of its memory, and fills *layout. Null: fine; else what
   // is wrong, as half a sentence.
   static const char* check(const std::byte* base, uint64_t bytes, ControlLayout* layout);
+  // The version that the header gives; 0: it is no header of Kvist. Magic and version stay where they are in every version.
+  static uint32_t layout_version(const std::byte* base, uint64_t bytes);
 
   Bucket& bucket(const IndexHash& hash) const {
     const uint64_t in_partition = (uint64_t{hash.spread} * buckets_per_partition) >> 32;

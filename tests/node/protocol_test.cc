@@ -350,6 +350,9 @@ TEST(NodeGreeting, WrongVersionIsToldWhichOnesThereAre) {
     ASSERT_TRUE(answer);
     EXPECT_EQ(answer->code(), StatusCode::kUnimplemented) << least << ".." << most;
     EXPECT_NE(answer->text().find("upgrade"), std::string::npos);
+    const std::string theirs = std::to_string(least) + " to " + std::to_string(most);
+    EXPECT_NE(answer->text().find(theirs), std::string::npos) << answer->text();
+    EXPECT_NE(answer->text().find("versions 1 to 1"), std::string::npos) << answer->text();
     EXPECT_TRUE(client.closed_by_node());
   }
   RawClient newer(node.socket());
