@@ -70,8 +70,10 @@ lint: ## Check format, layers (who may include whom) and clang-tidy
 	@tools/build.sh release --configure-only
 	@tools/tidy.sh
 
-install: build ## Install the command, the headers and the licence under DESTDIR/PREFIX
-	@cmake --install build --prefix "$(PREFIX)"
+install: ## Install the command, the libraries and headers for C and C++, and the licence under DESTDIR/PREFIX
+	@tools/bootstrap.sh build
+	@tools/build.sh release kvist kvist_shared kvist_archive
+	@cmake --install build --prefix "$(PREFIX)" --strip
 
 clean: ## Delete everything that was built
 	rm -rf build build-*
