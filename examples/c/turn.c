@@ -60,7 +60,7 @@ static kvist_space* open_space(kvist_client* client) {
 static size_t read_prefix(kvist_space* space, const kvist_chain* chain) {
   kvist_prefix* prefix = NULL;
   kvist_error error;
-  if (kvist_space_longest_prefix(space, chain, NULL, &prefix, &error) != KVIST_OK) {
+  if (kvist_space_longest_prefix(space, chain, NULL, KVIST_DEFAULT_TIMEOUT, &prefix, &error) != KVIST_OK) {
     fprintf(stderr, "the prefix ends early: %s\n", error.message); /* what was found before that is good */
   }
   const kvist_block* blocks = NULL;

@@ -15,7 +15,7 @@
  *   chain.positions = digests;
  *   chain.count = count;
  *   kvist_prefix* prefix = NULL;
- *   kvist_space_longest_prefix(space, &chain, NULL, &prefix, &error);   // pinned, no message to the node
+ *   kvist_space_longest_prefix(space, &chain, NULL, KVIST_MS(5), &prefix, &error);   // pinned, no message to the node
  *   ... kvist_prefix_blocks(prefix, &blocks) ... use the bytes in place ...
  *   kvist_prefix_free(prefix);                                // gives the room back
  *
@@ -34,7 +34,7 @@
  * block how it went, in results[i] (a kvist_status in a byte): one bad key does not fail its batch. `results` may be NULL
  * where the number is enough, but not for submitted calls. No call throws or exits.
  *
- * Time. Every call that can wait takes `timeout_ns`, nanoseconds from the call: KVIST_DEFAULT_TIMEOUT (or anything
+ * Time. Every call that can take long takes `timeout_ns`, nanoseconds from the call: KVIST_DEFAULT_TIMEOUT (or anything
  * negative) is two seconds, 0 does not wait, more than a day is a day. KVIST_MS(5) is five milliseconds. Calls without it
  * never wait for the node.
  *
@@ -231,9 +231,10 @@ typedef struct kvist_client_stats {
   size_t struct_size;
   uint64_t hits, misses, bytes_got, bytes_put, blocks_put, already_there;
   uint64_t verified, corrupt, pins_refused, put_refused, unavailable, deadline_exceeded, reconnects;
+  uint64_t reports_dropped; /* blocks that failed their verification, and of which the node was not told */
 } kvist_client_stats;
 #define KVIST_CLIENT_STATS_INIT \
-  { sizeof(kvist_client_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(kvist_client_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* What this client counted since it was made. Fills the fields that stats->struct_size covers; bytes beyond those that this
  * library knows become zero. */
@@ -275,7 +276,7 @@ typedef struct kvist_region {
   size_t struct_size;    /* set by the library: fields beyond it are not there */
   uint64_t id;           /* never the same twice in one client */
   const void* read_only; /* blocks lie here ... */
-  void* writable;        /* ... and rooms of batches here: the same memory, mapped twice (embedded: once) */
+  void* writable;        /* ... and rooms of batches here: the same memory, mapped twice */
   uint64_t bytes;        /* of each mapping */
   uint64_t page_bytes;
   const kvist_stretch* populated; /* what has memory; ascending; valid during the callback */
@@ -405,10 +406,10 @@ typedef struct kvist_prefix_options {
  *
  * KVIST_OK: an ordinary hole, or the end of the chain. Else why there is no more: KVIST_FAILED_PRECONDITION (flushed; after
  * fork), KVIST_UNAVAILABLE, KVIST_RESOURCE_EXHAUSTED (no more pins), KVIST_DATA_LOSS (the next block failed its
- * verification), KVIST_INVALID_ARGUMENT. Either way *out, where it is not NULL, is what was found before that. */
+ * verification), KVIST_DEADLINE_EXCEEDED (what was not looked at, or not verified, in time), KVIST_INVALID_ARGUMENT. Either way *out, where it is not NULL, is what was found before that. */
 KVIST_API kvist_status kvist_space_longest_prefix(const kvist_space* space, const kvist_chain* chain,
-                                                  const kvist_prefix_options* options, kvist_prefix** out,
-                                                  kvist_error* error);
+                                                  const kvist_prefix_options* options, int64_t timeout_ns,
+                                                  kvist_prefix** out, kvist_error* error);
 /* Positions usable, counted from `from`. 0 for NULL. */
 KVIST_API size_t kvist_prefix_length(const kvist_prefix* prefix);
 /* The blocks of a pinned prefix, position by position, part by part within one: *blocks points to as many as it returns,
@@ -420,9 +421,10 @@ KVIST_API size_t kvist_prefix_runs(const kvist_prefix* prefix, const kvist_run**
  * copy: until its event). */
 KVIST_API void kvist_prefix_free(kvist_prefix* prefix);
 
-/* Pins positions[i] for each i, independent of each other. No message to the node. */
+/* Pins positions[i] for each i, independent of each other. No message to the node. What was not looked at in time (verifying
+ * reads all bytes) has the result KVIST_DEADLINE_EXCEEDED. */
 KVIST_API kvist_status kvist_space_pin(const kvist_space* space, const kvist_digest* positions, size_t count, uint16_t part,
-                                       kvist_pinned** out, kvist_error* error);
+                                       int64_t timeout_ns, kvist_pinned** out, kvist_error* error);
 KVIST_API size_t kvist_pinned_count(const kvist_pinned* pinned); /* as many as were asked for */
 KVIST_API size_t kvist_pinned_hits(const kvist_pinned* pinned);
 /* NULL when it missed; kvist_pinned_result() says why. Valid as long as `pinned`. */
@@ -464,12 +466,15 @@ typedef struct kvist_put_options {
   }
 
 /* Stores block i from sources[i], unless it is there: chain->count of them. Returns how many were stored. The sources may
- * be reused when it returns. `options` NULL: part 0 of a chain. */
+ * be reused when it returns. `options` NULL: part 0 of a chain. Where the pool has no room because all of it is pinned or
+ * being filled, it waits for some (what continues a chain: a tenth of a second at most), and then says
+ * KVIST_RESOURCE_EXHAUSTED. */
 KVIST_API size_t kvist_space_put(const kvist_space* space, const kvist_chain* chain, const kvist_gather* sources,
                                  const kvist_put_options* options, uint8_t* results, int64_t timeout_ns);
 
-/* put, returning at once with a ticket that comes out of kvist_client_poll(). Positions and results must stay as they are
- * until then; the sources were copied when it returns. */
+/* put, returning with a ticket that comes out of kvist_client_poll(), as soon as its sources are copied, for which it may
+ * have to wait for the node. Positions and results must stay as they are
+ * until then; the sources were copied when it returns. Waits for room some milliseconds only. */
 KVIST_API kvist_status kvist_space_submit_put(const kvist_space* space, const kvist_chain* chain,
                                               const kvist_gather* sources, const kvist_put_options* options,
                                               uint8_t* results, int64_t timeout_ns, uint64_t* ticket, kvist_error* error);

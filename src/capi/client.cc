@@ -111,7 +111,8 @@ kvist_status kvist_client_get_stats(const kvist_client* client, kvist_client_sta
                                      now.put_refused,
                                      now.unavailable,
                                      now.deadline_exceeded,
-                                     now.reconnects};
+                                     now.reconnects,
+                                     now.reports_dropped};
   std::memset(static_cast<void*>(stats), 0, size);
   std::memcpy(static_cast<void*>(stats), &filled, size < sizeof(filled) ? size : sizeof(filled));
   return KVIST_OK;

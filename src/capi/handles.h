@@ -83,7 +83,7 @@ inline constexpr size_t kFirstSize<kvist_client_options> = 56;
 template <>
 inline constexpr size_t kFirstSize<kvist_embedded_options> = 32;
 template <>
-inline constexpr size_t kFirstSize<kvist_client_stats> = 112;
+inline constexpr size_t kFirstSize<kvist_client_stats> = 120;
 template <>
 inline constexpr size_t kFirstSize<kvist_identity> = 136;
 template <>

@@ -9,7 +9,8 @@ using namespace kvist::capi;
 extern "C" {
 
 kvist_status kvist_space_longest_prefix(const kvist_space* space, const kvist_chain* chain,
-                                        const kvist_prefix_options* options, kvist_prefix** out, kvist_error* error) {
+                                        const kvist_prefix_options* options, int64_t timeout_ns, kvist_prefix** out,
+                                        kvist_error* error) {
   if (space == nullptr || out == nullptr) return null_error(error, "space or out is NULL");
   *out = nullptr;
   return guarded(error, [&] {
@@ -18,7 +19,7 @@ kvist_status kvist_space_longest_prefix(const kvist_space* space, const kvist_ch
     if (Status status = chain_of(chain, &positions); !status.ok()) return answer(error, status);
     if (Status status = take(options, "KVIST_PREFIX_OPTIONS_INIT", &given); !status.ok()) return answer(error, status);
     auto prefix = std::make_unique<kvist_prefix>();
-    prefix->prefix = space->space.longest_prefix(positions, {given.from, given.hint == 0, given.parts});
+    prefix->prefix = space->space.longest_prefix(positions, {given.from, given.hint == 0, given.parts, deadline_of(timeout_ns)});
     *out = prefix.release();
     return answer(error, (*out)->prefix.status());
   });
@@ -41,14 +42,14 @@ size_t kvist_prefix_runs(const kvist_prefix* prefix, const kvist_run** runs) {
 void kvist_prefix_free(kvist_prefix* prefix) { delete prefix; }
 
 kvist_status kvist_space_pin(const kvist_space* space, const kvist_digest* positions, size_t count, uint16_t part,
-                             kvist_pinned** out, kvist_error* error) {
+                             int64_t timeout_ns, kvist_pinned** out, kvist_error* error) {
   if (space == nullptr || out == nullptr || (positions == nullptr && count > 0)) {
     return null_error(error, "space, positions or out is NULL");
   }
   *out = nullptr;
   return guarded(error, [&] {
     auto pinned = std::make_unique<kvist_pinned>();
-    pinned->pinned = space->space.pin(digests_of(positions, count), part);
+    pinned->pinned = space->space.pin(digests_of(positions, count), part, deadline_of(timeout_ns));
     *out = pinned.release();
     return answer(error, ok_status());
   });

@@ -114,7 +114,7 @@ class CCalls : public testing::TestWithParam<Door> {
   PrefixHandle prefix(const kvist_chain& chain, const kvist_prefix_options* options = nullptr,
                       kvist_status expected = KVIST_OK) {
     kvist_prefix* found = nullptr;
-    EXPECT_EQ(kvist_space_longest_prefix(space.get(), &chain, options, &found, &error), expected) << error.message;
+    EXPECT_EQ(kvist_space_longest_prefix(space.get(), &chain, options, -1, &found, &error), expected) << error.message;
     return PrefixHandle(found);
   }
 
@@ -285,7 +285,7 @@ TEST_P(CCalls, PinnedOneByOne) {
   EXPECT_EQ(kvist_space_contains(space.get(), wanted.data(), 3, 0, there), 2u);
   EXPECT_EQ(there[1], KVIST_NOT_FOUND);
   kvist_pinned* made = nullptr;
-  ASSERT_EQ(kvist_space_pin(space.get(), wanted.data(), 3, 0, &made, &error), KVIST_OK);
+  ASSERT_EQ(kvist_space_pin(space.get(), wanted.data(), 3, 0, -1, &made, &error), KVIST_OK);
   const PinnedHandle pinned(made);
   EXPECT_EQ(kvist_pinned_count(made), 3u);
   EXPECT_EQ(kvist_pinned_hits(made), 2u);
@@ -534,9 +534,9 @@ TEST_P(CCalls, NullsAreRefusedNotFollowed) {
   EXPECT_EQ(kvist_client_connect(nullptr, 0, nullptr, &error), KVIST_INVALID_ARGUMENT);
   EXPECT_EQ(kvist_client_embedded(nullptr, nullptr, nullptr), KVIST_INVALID_ARGUMENT);
   EXPECT_EQ(kvist_space_open(nullptr, nullptr, 0, &s, &error), KVIST_INVALID_ARGUMENT);
-  EXPECT_EQ(kvist_space_longest_prefix(nullptr, &blocks.chain, nullptr, &p, &error), KVIST_INVALID_ARGUMENT);
-  EXPECT_EQ(kvist_space_longest_prefix(space.get(), nullptr, nullptr, &p, &error), KVIST_INVALID_ARGUMENT);
-  EXPECT_EQ(kvist_space_pin(space.get(), nullptr, 2, 0, &n, &error), KVIST_INVALID_ARGUMENT);
+  EXPECT_EQ(kvist_space_longest_prefix(nullptr, &blocks.chain, nullptr, -1, &p, &error), KVIST_INVALID_ARGUMENT);
+  EXPECT_EQ(kvist_space_longest_prefix(space.get(), nullptr, nullptr, -1, &p, &error), KVIST_INVALID_ARGUMENT);
+  EXPECT_EQ(kvist_space_pin(space.get(), nullptr, 2, 0, -1, &n, &error), KVIST_INVALID_ARGUMENT);
   EXPECT_EQ(kvist_space_contains(space.get(), nullptr, 2, 0, blocks.results.data()), 0u);
   EXPECT_EQ(blocks.count(KVIST_INVALID_ARGUMENT), 2u);
   EXPECT_EQ(kvist_space_get(nullptr, blocks.digests.data(), nullptr, 2, 0, nullptr, nullptr, 0), 0u);
@@ -598,7 +598,7 @@ TEST_P(CCalls, AForkedChildIsTold) {
   if (child == 0) {
     kvist_prefix* p = nullptr;
     const bool told =
-        kvist_space_longest_prefix(space.get(), &blocks.chain, nullptr, &p, &error) == KVIST_FAILED_PRECONDITION &&
+        kvist_space_longest_prefix(space.get(), &blocks.chain, nullptr, -1, &p, &error) == KVIST_FAILED_PRECONDITION &&
         std::strstr(error.message, "fork") != nullptr;
     kvist_prefix_free(p);
     kvist_prefix_free(found.release());

@@ -10,11 +10,13 @@
 #include <sstream>
 #include <string>
 
+#include "support/paths.h"
+
 namespace kvist::test {
 namespace {
 
 std::string section_of(const std::string& path, const std::string& name) {
-  std::ifstream file(std::string(KVIST_SOURCE_DIR "/") + path);
+  std::ifstream file(std::string(kSourceFolder) + "/" + path);
   EXPECT_TRUE(file) << path;
   std::string text;
   bool inside = false;
@@ -28,7 +30,7 @@ std::string section_of(const std::string& path, const std::string& name) {
 }
 
 int compare_guide(const std::string& guide) {
-  std::ifstream file(std::string(KVIST_SOURCE_DIR "/") + guide);
+  std::ifstream file(std::string(kSourceFolder) + "/" + guide);
   EXPECT_TRUE(file) << guide;
   const std::regex mark(R"(<!-- (\S+): (\w+) -->)");
   int compared = 0;

@@ -11,6 +11,8 @@
 #include <sstream>
 #include <string>
 
+#include "support/paths.h"
+
 namespace kvist::test {
 namespace {
 
@@ -43,8 +45,8 @@ std::string without_comments(const std::string& text) {
 }
 
 TEST(Symbols, AreExactlyThePublicOnes) {
-  const std::string header = without_comments(read_file(KVIST_SOURCE_DIR "/include/kvist/kvist.h"));
-  const std::string map = without_comments(read_file(KVIST_SOURCE_DIR "/src/capi/kvist.map"));
+  const std::string header = without_comments(read_file(std::string(kSourceFolder) + "/include/kvist/kvist.h"));
+  const std::string map = without_comments(read_file(std::string(kSourceFolder) + "/src/capi/kvist.map"));
   const Names declared = all_matches(header, R"(KVIST_API [^(;]*\b(kvist_[a-z_0-9]+)\()");
   const Names listed = all_matches(map, R"(\b(kvist_[a-z_0-9]+);)");
   EXPECT_GE(declared.size(), 48u);
@@ -53,7 +55,7 @@ TEST(Symbols, AreExactlyThePublicOnes) {
   EXPECT_EQ(all_matches(header, R"((?:^|\n)(?!KVIST_API)[a-z][^\n;{}]*\b(kvist_[a-z_0-9]+)\()"), Names{});
 
   Names exported;
-  std::istringstream lines(output_of("nm -D --defined-only " KVIST_LIBRARY));
+  std::istringstream lines(output_of(std::string("nm -D --defined-only ") + kLibrary));
   for (std::string address, kind, name; lines >> address >> kind >> name;) {
     if (kind == "A") continue;  // the name of a version
     EXPECT_TRUE(name.ends_with("@@KVIST_1.0")) << name;
@@ -63,7 +65,7 @@ TEST(Symbols, AreExactlyThePublicOnes) {
 }
 
 TEST(Symbols, TheLibraryNeedsOnlyTheCAndTheCppLibrary) {
-  const std::string dynamic = output_of("readelf -d " KVIST_LIBRARY);
+  const std::string dynamic = output_of(std::string("readelf -d ") + kLibrary);
   EXPECT_EQ(all_matches(dynamic, R"(SONAME[^\[]*\[([^\]]*)\])"), Names{"libkvist.so.0"});
   // libgcc_s is the C++ library's own.
   const Names allowed = {

@@ -19,6 +19,7 @@
 #include "base/random.h"
 #include "kvist/client.h"
 #include "node/harness.h"
+#include "support/paths.h"
 
 namespace kvist::test {
 namespace {
@@ -260,7 +261,7 @@ TEST(GoldenClient, Version1IsServed) {
   ASSERT_TRUE(node.ok()) << node.status().to_string();
   ASSERT_TRUE(eventually([&] { return node.report()["ready_bytes"] == node.report()["capacity_bytes"]; }));
   Replay replay(node.socket());
-  replay.run(read_golden(KVIST_SOURCE_DIR "/tests/golden/local_v1.txt"));
+  replay.run(read_golden(std::string(kSourceFolder) + "/tests/golden/local_v1.txt"));
   for (uint16_t type = kHello; type <= kBye; ++type) EXPECT_GE(replay.answered[type], 1) << kTypeNames[type];
   // All that it held was let go: a client that was served is not quarantined.
   const Json report = node.report();

@@ -5,6 +5,7 @@
 namespace kvist::test {
 
 extern const char* const kCommand;       // build/kvist
+extern const char* const kLibrary;       // build/libkvist.so.*
 extern const char* const kSourceFolder;  // the clone
 
 }  // namespace kvist::test
