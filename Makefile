@@ -32,7 +32,7 @@ run: build ## Build, start a node, replay an agent workload through it and compa
 	@tools/run.sh
 
 test: ## Build all and run the fast tests, about two minutes after the build
-	@tools/bootstrap.sh build
+	@tools/bootstrap.sh build extension
 	@tools/build.sh release
 	@tools/test.sh release fast
 
@@ -41,7 +41,7 @@ build: ## Build the command: leaves build/kvist
 	@tools/build.sh release kvist
 
 test-all: ## Run every test, slow ones too, then all again under ASan+UBSan and under TSan
-	@tools/bootstrap.sh build
+	@tools/bootstrap.sh build extension
 	@for preset in release asan tsan; do tools/build.sh $$preset; tools/test.sh $$preset all; done
 
 bench: build ## Measure this machine: `kvist bench all`, each figure beside its ceiling

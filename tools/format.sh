@@ -3,7 +3,7 @@
 set -euo pipefail
 source "$(dirname "$0")/say.sh"
 
-mapfile -d '' files < <(find include src tests bench -name '*.cc' -print0 -o -name '*.h' -print0 2>/dev/null | sort -z)
+mapfile -d '' files < <(find include src tests bench python -name '*.cc' -print0 -o -name '*.h' -print0 2>/dev/null | sort -z)
 if [[ ${1:-} != --check ]]; then
   say "Formatting ${#files[@]} files"
   clang-format-14 -i "${files[@]}"

@@ -1,0 +1,235 @@
+"""A node of one's own: the bundled `kvist node` as a child process that ends with this one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import signal
+import tempfile
+import threading
+import weakref
+from collections import deque
+from types import TracebackType
+from typing import Any, Sequence
+
+from kvist import _binary
+from kvist._kvist import Client, spawn
+from kvist._types import DeadlineExceeded, ResourceExhausted
+
+_log = logging.getLogger("kvist.node")
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
+
+
+class Node:
+    """Starts a node and waits until clients can connect.
+
+        with kvist.Node(memory="4GiB") as node:
+            client = node.client()                     # here; other processes: kvist.Client(node.socket)
+
+    memory: for blocks; tables come on top, about 100 bytes a block. socket: path; None: one in a new private folder.
+    admin: HOST:PORT of the admin HTTP, port 0: a free one; None: no HTTP. block_bytes: the length that most blocks will
+    have, which sets how many the tables have room for. arguments: further ones of `kvist node` (see `kvist node --help`).
+    timeout: seconds to wait for its start.
+
+    It is stopped by close(), by leaving the ``with`` block, at the interpreter's exit, when the object is collected, and
+    when this process dies of whatever (the kernel then sends SIGTERM). A forked child has no part in it. A node that must
+    outlive this process is started by `kvist node` or systemd instead.
+
+    What it logs goes to the logger "kvist.node". Errors: ResourceExhausted (it ended at once: the text is its own),
+    DeadlineExceeded.
+    """
+
+    def __init__(
+        self,
+        memory: int | str = "1GiB",
+        *,
+        socket: str | os.PathLike[str] | None = None,
+        admin: str | None = "127.0.0.1:0",
+        block_bytes: int | str | None = None,
+        log_level: str = "warn",
+        arguments: Sequence[str] = (),
+        timeout: float = 30.0,
+    ) -> None:
+        folder = None
+        if socket is None:
+            folder = tempfile.mkdtemp(prefix="kvist-")
+            socket = os.path.join(folder, "node.sock")
+        self.socket: str = os.fspath(socket)  #: path of the socket that clients connect to
+        argv = [_binary.path(), "node", "--memory", str(memory), "--socket", self.socket, "--admin", admin or "none"]
+        argv += ["--log-level", log_level]
+        if block_bytes is not None:
+            argv += ["--block-bytes", str(block_bytes)]
+        self._process = _Process(argv + list(arguments), folder)
+        # Keeps the process, not this object; runs at the interpreter's exit too.
+        self._finalizer = weakref.finalize(self, self._process.stop)
+        try:
+            ready = self._process.wait_ready(timeout)
+        except BaseException:
+            self.close()
+            raise
+        found = re.search(r" admin=(\S+)", ready)
+        #: address of the admin HTTP as HOST:PORT; None: there is none
+        self.admin: str | None = found.group(1) if found and found.group(1) != "none" else None
+
+    @property
+    def pid(self) -> int:
+        """The node's process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+        return self._process.running
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended: the exit code, or minus the signal's number; None: it runs."""
+        return self._process.returncode
+
+    def client(self, **options: Any) -> Client:
+        """A Client of this node; options as of kvist.Client."""
+        return Client(self.socket, **options)
+
+    def close(self, timeout: float = 10.0) -> int | None:
+        """Ends the node: SIGTERM, and SIGKILL after `timeout` seconds. Returns its exit code. May be called again.
+
+        Clients go on reading what they have pinned; everything else of theirs raises Unavailable."""
+        self._finalizer.detach()
+        return self._process.stop(timeout)
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"pid {self.pid}" if self.running else f"ended with {self.returncode}"
+        return f"<kvist.Node {self.socket}, {state}>"
+
+
+class _Process:
+    """The child, and the thread that starts it.
+
+    The kernel's death signal comes when the *thread* that started a child ends, so that one must last as long as the child:
+    it starts it, passes its log on, and waits for its end.
+    """
+
+    def __init__(self, argv: list[str], folder: str | None) -> None:
+        self._owner = os.getpid()
+        self._folder = folder
+        self._argv = argv
+        self._last: deque[str] = deque(maxlen=50)  # what it said last, for the exception of a failed start
+        self._ready = threading.Event()  # the ready line has come, or never will
+        self._ended = threading.Event()
+        self._started = threading.Event()
+        self._reaping = threading.RLock()
+        self._logging = threading.Lock()
+        self._line = ""
+        self._failure: BaseException | None = None
+        self.pid = -1
+        self.returncode: int | None = None
+        self._thread = threading.Thread(target=self._run, name="kvist-node", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            self._remove_folder()
+            raise self._failure
+
+    @property
+    def running(self) -> bool:
+        return self.pid > 0 and not self._ended.is_set()
+
+    def wait_ready(self, timeout: float) -> str:
+        if not self._ready.wait(timeout):
+            raise DeadlineExceeded(f"the node was not ready within {timeout} s; what it said: {self._said()}")
+        if not self._line:
+            self._ended.wait(timeout)
+            raise ResourceExhausted(f"the node ended at its start with {self.returncode}: {self._said()}")
+        return self._line
+
+    def stop(self, timeout: float = 10.0) -> int | None:
+        if os.getpid() != self._owner:  # a forked child has its own copy of this, and no business with the node
+            return None
+        if threading.current_thread() is self._thread:  # a collection that ran there: it must not wait for itself
+            self._signal(signal.SIGTERM)
+            return None
+        if not self._ended.is_set():
+            self._signal(signal.SIGTERM)
+            if not self._ended.wait(timeout):
+                self._signal(signal.SIGKILL)
+                self._ended.wait()
+        self._remove_folder()
+        return self.returncode
+
+    def _signal(self, number: int) -> None:
+        with self._reaping:
+            if not self._ended.is_set():  # so the number still is this child's
+                os.kill(self.pid, number)
+
+    def _said(self) -> str:
+        return " / ".join(self._last) or "nothing"
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # ---- in the thread ----
+
+    def _run(self) -> None:
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        try:
+            # A node must never wait for a reader that is stopped: what does not fit is dropped.
+            os.set_blocking(err_write, False)
+            environment = [f"{name}={value}" for name, value in os.environ.items()]
+            self.pid = spawn(self._argv, environment, out_write, err_write)
+        except BaseException as failure:
+            self._failure = failure
+            os.close(out_read)
+            os.close(err_read)
+            return
+        finally:
+            os.close(out_write)
+            os.close(err_write)
+            self._started.set()
+        self._follow(out_read, err_read)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with self._reaping:
+            _, status = os.waitpid(self.pid, 0)
+            self.returncode = os.waitstatus_to_exitcode(status)
+            self._ended.set()
+
+    def _follow(self, out: int, err: int) -> None:
+        logs = threading.Thread(target=self._read_log, args=(err,), name="kvist-node-log", daemon=True)
+        logs.start()
+        with open(out, encoding="utf-8", errors="replace") as lines:
+            self._line = lines.readline()
+            if not self._line:
+                logs.join()  # what it says of its failure
+            with self._logging:
+                self._ready.set()
+                if self._line:
+                    for line in self._last:
+                        _pass_on(line)
+            for _ in lines:
+                pass  # it says nothing more; the end of file is its end
+
+    def _read_log(self, err: int) -> None:
+        # Until it is ready what it says is kept: it belongs to the exception of a start that fails.
+        with open(err, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                line = line.rstrip()
+                with self._logging:
+                    self._last.append(line)
+                    if self._ready.is_set():
+                        _pass_on(line)
+
+
+def _pass_on(line: str) -> None:
+    found = re.search(r"\blevel=(\w+)", line)
+    _log.log(_LEVELS.get(found.group(1), logging.WARNING) if found else logging.WARNING, "%s", line)

@@ -1,0 +1,119 @@
+"""kvist.Node, and the command that comes with the package."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+import kvist
+from conftest import identity, wait_until
+
+
+def test_its_attributes_and_its_end():
+    with kvist.Node(memory="64MiB") as node:
+        assert node.running and node.returncode is None and str(node.pid) in repr(node)
+        assert os.stat(node.socket).st_mode & 0o777 == 0o600
+        assert os.stat(os.path.dirname(node.socket)).st_mode & 0o777 == 0o700
+        with urllib.request.urlopen(f"http://{node.admin}/healthz", timeout=10) as answer:
+            assert answer.status == 200
+        with node.client(name="a test") as client:
+            assert client.report()["capacity_bytes"] == 64 << 20
+            assert "a test" in json.dumps(client.report("clients"))
+    assert not node.running and node.returncode == 0 and node.close() == 0
+    assert "ended with 0" in repr(node)
+
+
+def test_where_it_listens_is_where_clients_look(tmp_path, monkeypatch):
+    path = tmp_path / "k.sock"
+    with kvist.Node(64 << 20, socket=path, admin=None, arguments=["--no-huge-pages"]) as node:
+        assert node.admin is None and node.socket == str(path)
+        monkeypatch.setenv("KVIST_SOCKET", str(path))
+        for client in (kvist.Client(), kvist.Client(path), kvist.Client(str(path))):
+            with client:
+                assert client.connected
+    assert tmp_path.exists()
+
+
+def test_a_start_that_fails_says_why(tmp_path):
+    with pytest.raises(kvist.ResourceExhausted, match="memory"):
+        kvist.Node(memory="900TiB", admin=None)
+    with pytest.raises(kvist.ResourceExhausted, match="no-such-flag"):
+        kvist.Node(memory="64MiB", admin=None, arguments=["--no-such-flag"])
+    with pytest.raises(kvist.ResourceExhausted, match="4GB"):
+        kvist.Node(memory="4GB", admin=None)
+    with kvist.Node("64MiB", socket=tmp_path / "s", admin=None):
+        with pytest.raises(kvist.ResourceExhausted, match=str(tmp_path)):
+            kvist.Node("64MiB", socket=tmp_path / "s", admin=None)
+
+
+def test_a_missing_command_is_told(monkeypatch):
+    monkeypatch.setenv("KVIST_BINARY", "/nonexistent/kvist")
+    with pytest.raises(FileNotFoundError, match="KVIST_BINARY"):
+        kvist.Node(memory="64MiB")
+
+
+def test_what_it_logs_is_logged(caplog):
+    with caplog.at_level(logging.INFO, logger="kvist.node"):
+        with kvist.Node(memory="64MiB", admin=None, log_level="info") as node:
+            os.kill(node.pid, signal.SIGTERM)
+            wait_until(lambda: not node.running, "it ends when told")
+        wait_until(lambda: "stopped" in caplog.text, "its last words arrive")
+    assert node.returncode == 0
+    assert {record.levelno for record in caplog.records} <= {logging.INFO, logging.WARNING}
+
+
+def test_a_client_waits_for_its_node(tmp_path):
+    path = tmp_path / "later.sock"
+    with kvist.Client(path, wait_for_node=True) as client:
+        assert not client.connected
+        space = client.open(identity())
+        with pytest.raises(kvist.Unavailable):
+            space.put(space.digests([b"a"]), bytes(4096))
+        with kvist.Node("64MiB", socket=path, admin=None):
+            wait_until(lambda: client.connected, "the client connects by itself")
+            wait_until(lambda: put_works(space), "the space works then")
+
+
+def put_works(space):
+    try:
+        return space.put(space.digests([b"a"]), bytes(4096)).ok
+    except kvist.Unavailable:
+        return False
+
+
+def test_an_embedded_pool():
+    with kvist.Client.embedded("64MiB", verify="always") as client:
+        space = client.open(identity())
+        chain = space.digests([b"a", b"b"])
+        space.put(chain, b"x" * 8192).check()
+        assert space.get(chain, bytearray(8192)).ok and client.stats().verified >= 2
+    with pytest.raises(ValueError, match="memory"):
+        kvist.Client.embedded("64MB")
+    with pytest.raises(TypeError):
+        kvist.Client.embedded(pins="many")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-m", "kvist", "doctor"], ["-m", "kvist.doctor"]], ids=["kvist doctor", "kvist.doctor"]
+)
+def test_the_command_comes_along(arguments):
+    answer = subprocess.run([sys.executable, *arguments, "--json"], capture_output=True, text=True, timeout=60)
+    assert answer.returncode in (0, 1), answer.stderr
+    checks = json.loads(answer.stdout)["checks"]
+    assert {"kernel", "memory"} <= {check["name"] for check in checks}
+
+
+def test_the_version_is_the_command_s():
+    answer = subprocess.run([sys.executable, "-m", "kvist", "version"], capture_output=True, text=True, timeout=60)
+    assert kvist.__version__ in answer.stdout
+
+
+def test_importing_needs_neither_numpy_nor_torch():
+    code = "import sys; sys.modules['numpy'] = sys.modules['torch'] = None; import kvist, kvist.aio"
+    answer = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
