@@ -18,7 +18,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 export JOBS TEST_JOBS TRACE SECONDS_EACH PREFIX DESTDIR
 
-.PHONY: help run test build test-all bench bench-peers mutate fuzz format lint install clean
+.PHONY: help run test build test-all bench bench-peers bench-python mutate fuzz format lint install clean
 
 help: ## Show this list
 	@echo "Kvist: one pool of KV-cache blocks for the LLM engines of a host."
@@ -49,6 +49,11 @@ bench: build ## Measure this machine: `kvist bench all`, each figure beside its 
 
 bench-peers: build ## Measure Kvist beside Mooncake Store on this machine, in turns, and print the table
 	@tools/bench_peers.sh
+
+bench-python: ## Measure batch calls from Python beside the same calls from C++, in turns
+	@tools/bootstrap.sh build extension
+	@tools/build.sh release kvist kvist_python python_batch_peer
+	@PYTHONPATH=build/python /usr/bin/python3 bench/python_batch.py
 
 mutate: ## Break the code in each way of tests/mutations/*.patch: the named test has to notice
 	@tools/bootstrap.sh build
