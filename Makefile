@@ -18,7 +18,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 export JOBS TEST_JOBS TRACE SECONDS_EACH PREFIX DESTDIR
 
-.PHONY: help run test build test-all bench bench-peers bench-python mutate fuzz format lint install clean
+.PHONY: help run test build test-all bench bench-peers bench-python mutate fuzz format lint install wheel clean
 
 help: ## Show this list
 	@echo "Kvist: one pool of KV-cache blocks for the LLM engines of a host."
@@ -79,6 +79,11 @@ install: ## Install the command, the libraries and headers for C and C++, and th
 	@tools/bootstrap.sh build
 	@tools/build.sh release kvist kvist_shared kvist_archive
 	@cmake --install build --prefix "$(PREFIX)" --strip
+
+wheel: ## Build the Python package: leaves dist/kvist-*.whl, one for Python 3.11 and every later one
+	@tools/bootstrap.sh build extension
+	@tools/build.sh release kvist kvist_python
+	@tools/wheel.sh
 
 clean: ## Delete everything that was built
 	rm -rf build build-*
