@@ -18,7 +18,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 export JOBS TEST_JOBS TRACE SECONDS_EACH PREFIX DESTDIR
 
-.PHONY: help run test build test-all bench bench-peers bench-python mutate fuzz format lint install wheel clean
+.PHONY: help run test build test-all bench bench-peers bench-python mutate fuzz docs format lint install wheel clean
 
 help: ## Show this list
 	@echo "Kvist: one pool of KV-cache blocks for the LLM engines of a host."
@@ -63,6 +63,9 @@ fuzz: ## Fuzz every decoder of foreign bytes for SECONDS_EACH seconds, then prin
 	@tools/bootstrap.sh build fuzz
 	@tools/build.sh fuzz fuzzers
 	@tools/fuzz.sh
+
+docs: build ## Write the generated pages of docs/ anew: settings and metrics
+	@tools/docs.sh
 
 format: ## Format the sources in place
 	@tools/bootstrap.sh format

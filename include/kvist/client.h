@@ -336,9 +336,15 @@ class Client {
   // (unless the call came from the old one itself). An empty function: nobody watches. One watcher a client.
   Status watch_regions(RegionWatcher watcher);
 
-  // What the node says of itself, of its clients, of its namespaces, as JSON text.
-  enum class Report : uint8_t { kNode = 0, kClients = 1, kSpaces = 2 };
+  // What the node says of itself, of its clients, of its namespaces, of its settings, as JSON text. Settings are for root
+  // and the node's own user: kPermissionDenied.
+  enum class Report : uint8_t { kNode = 0, kClients = 1, kSpaces = 2, kConfig = 3 };
   StatusOr<std::string> report(Report what, Deadline deadline = {});
+
+  // For tools of the operator: changes a setting of the node ("verify.scrub", "16MiB") until it ends. Returns what holds
+  // then. kPermissionDenied: another user's node; kNotFound, kInvalidArgument, kFailedPrecondition (only at the start) say
+  // which setting and why; kUnimplemented: an older node.
+  StatusOr<std::string> configure(std::string_view key, std::string_view value, Deadline deadline = {});
 
   // Blocks of a namespace, a page at a time: *cursor 0 to begin, 0 again at the end.
   struct Listing {

@@ -48,6 +48,36 @@ void append_field(std::string& line, std::string_view key, std::string_view valu
   line.push_back('"');
 }
 
+void append_json_text(std::string& line, std::string_view value) {
+  line.push_back('"');
+  for (char c : value) {
+    if (c == '"' || c == '\\') {
+      line.push_back('\\');
+      line.push_back(c);
+    } else if (static_cast<unsigned char>(c) < ' ' || static_cast<unsigned char>(c) >= 0x7f) {
+      // Bytes beyond ASCII are shown as the characters of Latin-1: whether they are UTF-8 is the client's doing, and a line
+      // that is not JSON any more would be lost.
+      char text[8];
+      std::snprintf(text, sizeof(text), "\\u%04x", static_cast<unsigned>(static_cast<unsigned char>(c)));
+      line.append(text);
+    } else {
+      line.push_back(c);
+    }
+  }
+  line.push_back('"');
+}
+
+void append_json_field(std::string& line, std::string_view key, std::string_view value) {
+  line.push_back(',');
+  append_json_text(line, key);
+  line.push_back(':');
+  if (value.size() <= kLongestValue) {
+    append_json_text(line, value);
+  } else {
+    append_json_text(line, std::string(value.substr(0, kLongestValue)) + "...");
+  }
+}
+
 std::string seconds_text(uint64_t ns) {
   char text[32];
   std::snprintf(text, sizeof(text), "%llu.%06llu", static_cast<unsigned long long>(ns / 1000000000),
@@ -94,9 +124,13 @@ Logger::Sink Logger::standard_error() {
 void Logger::log(LogLevel level, std::string_view event, LogFields fields, CallSite from) {
   if (!enabled(level)) return;
   const uint64_t now_ns = clock_.now_ns();
-  std::string line = "level=" + std::string(log_level_name(level)) + " at=" + seconds_text(now_ns);
-  append_field(line, "event", event);
-  for (const LogField& field : fields) append_field(line, field.key, field.value);
+  const bool json = format() == LogFormat::kJson;
+  const std::string name(log_level_name(level));
+  std::string line =
+      json ? "{\"level\":\"" + name + "\",\"at\":" + seconds_text(now_ns) : "level=" + name + " at=" + seconds_text(now_ns);
+  const auto append = json ? append_json_field : append_field;
+  append(line, "event", event);
+  for (const LogField& field : fields) append(line, field.key, field.value);
 
   const std::lock_guard lock(mutex_);
   Site& site = site_of(from);
@@ -105,9 +139,9 @@ void Logger::log(LogLevel level, std::string_view event, LogFields fields, CallS
     suppressed_total_.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  if (site.suppressed != 0) append_field(line, "suppressed", std::to_string(site.suppressed));
+  if (site.suppressed != 0) append(line, "suppressed", std::to_string(site.suppressed));
   site.suppressed = 0;
-  line.push_back('\n');
+  line.append(json ? "}\n" : "\n");
   sink_(line);
 }
 

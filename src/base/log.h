@@ -4,6 +4,9 @@
 //   log.warn("client disconnected", {{"pid", pid}, {"reason", status.to_string()}});
 //   -> level=warn at=12.345678 event="client disconnected" pid=4711 reason="UNAVAILABLE: ..."
 //
+// As JSON, one object a line: {"level":"warn","at":12.345678,"event":"client disconnected","pid":"4711",...}. Values are
+// strings there, whatever they are: one type a key suits those who index them.
+//
 // `at` is seconds of the clock that was passed in (since boot for RealClock). Values with spaces, quotes, '=' or control
 // characters are quoted and escaped, so that a line stays one line whatever a client sent; a long value is cut, ending in
 // "...". The place that first decides an error logs it; those above pass it on.
@@ -32,6 +35,8 @@
 namespace kvist {
 
 enum class LogLevel : uint8_t { kError = 0, kWarn = 1, kInfo = 2, kDebug = 3 };
+
+enum class LogFormat : uint8_t { kKeyValue = 0, kJson = 1 };
 
 std::string_view log_level_name(LogLevel level);  // "error", "warn", "info", "debug"
 StatusOr<LogLevel> parse_log_level(std::string_view text);
@@ -80,7 +85,13 @@ class Logger {
   static Sink standard_error();
 
   // For callers to whom gathering the fields is expensive.
-  bool enabled(LogLevel level) const { return level <= most_detailed_; }
+  bool enabled(LogLevel level) const { return level <= this->level(); }
+
+  // Both may be changed at any time, by any thread; lines that are being written keep what they had.
+  LogLevel level() const { return most_detailed_.load(std::memory_order_relaxed); }
+  void set_level(LogLevel level) { most_detailed_.store(level, std::memory_order_relaxed); }
+  LogFormat format() const { return format_.load(std::memory_order_relaxed); }
+  void set_format(LogFormat format) { format_.store(format, std::memory_order_relaxed); }
 
   void log(LogLevel level, std::string_view event, LogFields fields, CallSite from = CallSite::here());
 
@@ -111,7 +122,8 @@ class Logger {
   Site& site_of(const CallSite& from);
   bool admit(Site& site, uint64_t now_ns);
 
-  const LogLevel most_detailed_;
+  std::atomic<LogLevel> most_detailed_;
+  std::atomic<LogFormat> format_{LogFormat::kKeyValue};
   const Clock& clock_;
   const LogLimit limit_;
   std::mutex mutex_;

@@ -23,6 +23,12 @@ class Polling {
  public:
   explicit Polling(uint64_t bound_ns) : bound_ns_(bound_ns) {}
 
+  // From now on at most so long; 0: never.
+  void set_bound(uint64_t bound_ns) {
+    bound_ns_ = bound_ns;
+    window_ns_ = std::min(window_ns_, bound_ns);
+  }
+
   // Everything is dealt with: from `now` on the next may come.
   void expect(uint64_t now) { expected_ = now; }
 

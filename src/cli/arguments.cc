@@ -64,6 +64,7 @@ class HelpFormatter : public CLI::Formatter {
 
  private:
   static std::string line(const CLI::Option* option) {
+    if (option->get_group().empty()) return {};  // hidden
     std::string head = "  " + option->get_name(option->get_positional(), true);
     if (const size_t comma = head.find(','); comma != std::string::npos) head.insert(comma + 1, " ");
     if (!option->get_positional() && option->get_expected_max() > 0) head += " " + option->get_type_name();
@@ -154,6 +155,11 @@ Argument& Argument::default_text(const std::string& text) {
   return *this;
 }
 
+Argument& Argument::hidden() {
+  option_of(option_)->group("");
+  return *this;
+}
+
 Arguments::Arguments(const std::string& command, const std::string& details, const std::string& examples)
     : parser_(std::make_unique<Parser>(command)) {
   parser_->app.formatter(std::make_shared<HelpFormatter>(details, examples));
@@ -215,6 +221,40 @@ Argument Arguments::seconds(const std::string& name, std::chrono::nanoseconds& i
     into = *value;
     return std::string();
   });
+}
+
+Argument Arguments::word(const std::string& name, const std::string& help, std::function<void(const std::string&)> take,
+                         bool repeated) {
+  CLI::callback_t callback = [take = std::move(take)](const CLI::results_t& words) {
+    for (const std::string& word : words) take(word);
+    return true;
+  };
+  CLI::Option* option = parser_->app.add_option(name, callback, help);
+  option->type_name("TEXT")->type_size(1);
+  if (repeated) {
+    option->expected(1)->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  } else {
+    option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+  }
+  return Argument(option);
+}
+
+std::vector<Arguments::Description> Arguments::describe() const {
+  std::vector<Description> all;
+  for (const CLI::Option* option : parser_->app.get_options()) {
+    if (option->get_group().empty()) continue;  // hidden
+    Description one;
+    one.positional = option->get_positional();
+    one.name = option->get_name(one.positional, true);
+    if (!one.positional && option->get_expected_max() > 0) one.value_name = option->get_type_name();
+    one.text = option->get_description();
+    one.default_text = option->get_default_str();
+    one.variable = option->get_envname();
+    one.required = option->get_required();
+    one.repeated = option->get_expected_max() > 1;
+    all.push_back(std::move(one));
+  }
+  return all;
 }
 
 Arguments::Result Arguments::parse(const std::vector<std::string>& words) {

@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,8 @@ class Argument {
   Argument& choices(const std::vector<std::string>& values);
   // What the help shows as the default instead of the variable's value, where that is found out at run time.
   Argument& default_text(const std::string& text);
+  // Taken, but not shown: a second spelling.
+  Argument& hidden();
 
  private:
   void* option_;  // the parser's own object; its type stays in arguments.cc
@@ -65,6 +68,19 @@ class Arguments {
   Argument duration(const std::string& name, std::chrono::nanoseconds& into, const std::string& help);
   // For a name that says its unit ("--seconds"): "60" means 60 s; "500ms" and "2min" are taken too.
   Argument seconds(const std::string& name, std::chrono::nanoseconds& into, const std::string& help);
+
+  // For values that somebody else reads: `take` gets each word as it stands on the command line.
+  Argument word(const std::string& name, const std::string& help, std::function<void(const std::string&)> take,
+                bool repeated = false);
+
+  // What was declared, in its order and without what is hidden: for manual pages and completion.
+  struct Description {
+    std::string name;        // "-n,--namespace", or "KEY" by position
+    std::string value_name;  // "PATH"; empty for a flag without value
+    std::string text, default_text, variable;
+    bool required = false, positional = false, repeated = false;
+  };
+  std::vector<Description> describe() const;
 
   // Fills the variables from the words behind the verb.
   Result parse(const std::vector<std::string>& words);

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/spelling.h"
 #include "cli/arguments.h"
 #include "cli/verb.h"
 
@@ -35,22 +35,6 @@ const Verb* find_verb(std::string_view name) {
     if (name == verb->name) return verb;
   }
   return nullptr;
-}
-
-// Insertions, deletions, replacements and swaps of neighbours that lead from a to b (optimal string alignment).
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
-  std::iota(cost[0].begin(), cost[0].end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    for (size_t j = 1; j <= b.size(); ++j) {
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return cost[a.size()][b.size()];
 }
 
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
@@ -92,17 +76,11 @@ int unknown_verb(std::string_view name) {
                  text.c_str());
     return kWrongCommandLine;
   }
-  const Verb* nearest = nullptr;
-  size_t best = 3;  // more edits than two are another word, not a slip of the fingers
-  for (const Verb* verb : all_verbs()) {
-    const size_t distance = edit_distance(text, verb->name);
-    if (distance < best && distance < std::string_view(verb->name).size()) {
-      best = distance;
-      nearest = verb;
-    }
-  }
-  if (nearest != nullptr) {
-    std::fprintf(stderr, "kvist: there is no verb '%s'; did you mean `kvist %s`?\n", text.c_str(), nearest->name);
+  std::vector<std::string_view> names;
+  for (const Verb* verb : all_verbs()) names.push_back(verb->name);
+  if (const std::string_view nearest = nearest_word(text, names); !nearest.empty()) {
+    std::fprintf(stderr, "kvist: there is no verb '%s'; did you mean `kvist %s`?\n", text.c_str(),
+                 std::string(nearest).c_str());
   } else {
     std::fprintf(stderr, "kvist: there is no verb '%s'; `kvist --help` lists them\n", text.c_str());
   }

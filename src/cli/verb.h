@@ -51,11 +51,13 @@ std::span<const Verb* const> all_verbs();
 
 extern const Verb kBenchVerb;
 extern const Verb kClientsVerb;
+extern const Verb kConfigVerb;
 extern const Verb kDoctorVerb;
 extern const Verb kExistsVerb;
 extern const Verb kFlushVerb;
 extern const Verb kGetVerb;
 extern const Verb kLsVerb;
+extern const Verb kManualVerb;
 extern const Verb kNodeVerb;
 extern const Verb kPrefixVerb;
 extern const Verb kPutVerb;

@@ -135,6 +135,17 @@ StatusOr<std::string> Client::report(Report what, Deadline deadline) {
       []() -> StatusOr<std::string> { return no_memory_error(); });
 }
 
+StatusOr<std::string> Client::configure(std::string_view key, std::string_view value, Deadline deadline) {
+  if (Status status = usable(connection_.get()); !status.ok()) return status;
+  return guarded(
+      [&]() -> StatusOr<std::string> {
+        const StatusOr<std::shared_ptr<client::Session>> session = connection_->session();
+        if (!session.ok()) return session.status();
+        return (*session)->link().configure(key, value, deadline);
+      },
+      []() -> StatusOr<std::string> { return no_memory_error(); });
+}
+
 StatusOr<std::vector<Client::Listing>> Client::list(const Space& space, uint64_t* cursor, uint32_t limit,
                                                     Deadline deadline) {
   if (Status status = usable(connection_.get()); !status.ok()) return status;

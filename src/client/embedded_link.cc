@@ -333,8 +333,13 @@ StatusOr<std::string> EmbeddedLink::report(Client::Report what, Deadline) {
     case Client::Report::kNode: pool_->scan_pins(); return node_report(pool_->stats(), *pins_);
     case Client::Report::kClients: return dump({{"clients", Json::array()}});
     case Client::Report::kSpaces: return spaces_report(pool_->spaces());
+    case Client::Report::kConfig: break;
   }
   return invalid_argument("there is no report of this number");
+}
+
+StatusOr<std::string> EmbeddedLink::configure(std::string_view, std::string_view, Deadline) {
+  return unimplemented("a pool in one's own process has no settings to change: it gets them from EmbeddedOptions");
 }
 
 StatusOr<ListPage> EmbeddedLink::list(SpaceRef space, uint64_t cursor, uint32_t limit, Deadline) {

@@ -66,6 +66,7 @@ class EmbeddedLink final : public Link {
                   Deadline deadline) override;
   Status report_bad(EntryId id, uint32_t generation, Deadline deadline) override;
   StatusOr<std::string> report(Client::Report what, Deadline deadline) override;
+  StatusOr<std::string> configure(std::string_view key, std::string_view value, Deadline deadline) override;
   StatusOr<ListPage> list(SpaceRef space, uint64_t cursor, uint32_t limit, Deadline deadline) override;
   void settle(Deadline) override {}
   void fail(const Status&) override {}

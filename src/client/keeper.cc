@@ -257,6 +257,7 @@ void Keeper::take_leave(Deadline end) {
 }
 
 void Keeper::chores() {
+  session_->publish_counts();
   if (prefault_ != Prefaulter::Next::kDone && Deadline::Clock::now() >= connected_at_ + kBeforeFaults) {
     prefault_ = prefaulter_->step();
   }

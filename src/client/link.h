@@ -92,6 +92,7 @@ class Link {
                           Deadline deadline) = 0;
   virtual Status report_bad(EntryId id, uint32_t generation, Deadline deadline) = 0;
   virtual StatusOr<std::string> report(Client::Report what, Deadline deadline) = 0;
+  virtual StatusOr<std::string> configure(std::string_view key, std::string_view value, Deadline deadline) = 0;
   virtual StatusOr<ListPage> list(SpaceRef space, uint64_t cursor, uint32_t limit, Deadline deadline) = 0;
 
   // The client is being closed: takes in what is still to be answered, and ends the link if that does not come in time.

@@ -16,6 +16,7 @@
 
 #include "kvist/status.h"
 #include "memory/shared_memory.h"
+#include "pool/client_counts.h"
 #include "pool/layout.h"
 #include "pool/reader.h"
 #include "wire/local.h"
@@ -30,6 +31,7 @@ struct NodeMemory {
   uint64_t page_bytes = 0;  // of the pages behind the arena
   PinTable* pins = nullptr;
   uint32_t pin_capacity = 0;
+  ClientCounts* counts = nullptr;  // null: an older node, or embedded
 
   // What is behind the pointers above; empty when embedded.
   Mapping control_map, touch_map, read_map, write_map, pins_map;

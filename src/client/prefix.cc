@@ -81,7 +81,7 @@ class Promise {
       const std::span<const Digest> group = positions_.subspan(from_ + done, std::min<size_t>(kGroup, limit - done));
       for (size_t k = 0; k < width; ++k) {
         const std::span<Located> into = std::span(found).subspan(k * group.size(), group.size());
-        reading_.reader().locate(reading_.space(), group, parts_.everywhere[k], into, true);
+        reading_.locate(group, parts_.everywhere[k], into, true);
       }
       const uint32_t end = pin_group(group, found, done);
       hole = end < done + group.size();
@@ -175,7 +175,7 @@ class Promise {
       const auto group = static_cast<uint32_t>(std::min<size_t>(kGroup, tail.low - wanted));
       const uint32_t begin = tail.low - group;
       std::array<Located, kGroup> found;
-      reading_.reader().locate(reading_.space(), positions_.subspan(from_ + begin, group), part, found);
+      reading_.locate(positions_.subspan(from_ + begin, group), part, found);
       for (uint32_t i = group; i-- > 0;) {
         // Without the time to pin the end of this prefix there is none for that of a shorter one.
         if (reading_.late(i + 1 == group && tail.low < tail.high)) {
@@ -280,7 +280,7 @@ std::vector<Seen> look_at_all(Reading& reading, std::span<const Digest> position
     }
     const std::span<const Digest> group = positions.subspan(base, std::min(kGroup, positions.size() - base));
     for (const uint16_t part : all) {
-      reading.reader().locate(reading.space(), group, part, found);
+      reading.locate(group, part, found);
       for (size_t i = 0; i < group.size(); ++i) {
         if (found[i].id == kNoEntry) continue;
         seen[base + i].mask |= bit(part);

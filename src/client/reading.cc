@@ -73,6 +73,7 @@ bool Reading::late(bool look) {
 bool Reading::verify(const BlockView& view) {
   verified_bytes_ += view.length;
   count(state_.connection().counters().verified);
+  const Timed timed = this->timed(ClientStage::kVerify);
   if (checksum({view.data, view.length}) == view.checksum) return true;
   report_bad(view);
   return false;
@@ -106,9 +107,9 @@ void pin_blocks(Reading& reading, std::span<const Digest> positions, uint16_t pa
   for (size_t base = 0; base < positions.size(); base += kGroup) {
     const std::span<const Digest> group = positions.subspan(base, std::min(kGroup, positions.size() - base));
     if (group.size() == 1) {
-      found[0] = reading.reader().locate(reading.space(), group[0], part);
+      found[0] = reading.locate(group[0], part);
     } else {
-      reading.reader().locate(reading.space(), group, part, found);
+      reading.locate(group, part, found);
     }
     size_t k = 0;
     for (; k < group.size() && !reading.late(k == 0 && base > 0); ++k) {
@@ -143,7 +144,7 @@ size_t contains_blocks(Reading& reading, std::span<const Digest> positions, uint
   size_t there = 0;
   for (size_t base = 0; base < positions.size(); base += kGroup) {
     const std::span<const Digest> group = positions.subspan(base, std::min(kGroup, positions.size() - base));
-    there += reading.reader().locate(reading.space(), group, part, found);
+    there += reading.locate(group, part, found);
     for (size_t k = 0; k < group.size(); ++k) {
       results[base + k] = group[k].is_zero()        ? StatusCode::kInvalidArgument
                           : found[k].id == kNoEntry ? StatusCode::kNotFound
@@ -157,7 +158,7 @@ void touch_blocks(Reading& reading, std::span<const Digest> positions, uint16_t 
   std::array<Located, kGroup> found;
   for (size_t base = 0; base < positions.size(); base += kGroup) {
     const std::span<const Digest> group = positions.subspan(base, std::min(kGroup, positions.size() - base));
-    reading.reader().locate(reading.space(), group, part, found);
+    reading.locate(group, part, found);
     for (size_t k = 0; k < group.size(); ++k) {
       if (found[k].id != kNoEntry) reading.reader().touch(found[k].id);
     }
@@ -182,9 +183,11 @@ StatusCode copy_block(Reading& reading, const Digest& digest, uint16_t part, con
   if (total_bytes(destination) != view.length) {
     result = StatusCode::kOutOfRange;
   } else if (!reading.must_verify()) {
+    const Timed timed = reading.timed(ClientStage::kCopy);
     copier.scatter(destination, view.data);
   } else {
     count(reading.state().connection().counters().verified);
+    const Timed timed = reading.timed(ClientStage::kCopy);  // the comparison is part of it
     if (copier.scatter_checksum(destination, view.data) != view.checksum) {
       reading.report_bad(view);
       result = StatusCode::kDataLoss;
@@ -218,7 +221,7 @@ size_t copy_blocks(Reading& reading, std::span<const Digest> positions, uint16_t
       }
     }
     if (in_group == 0) {
-      reading.reader().locate(reading.space(), positions.subspan(i, std::min(kGroup, positions.size() - i)), part, found);
+      reading.locate(positions.subspan(i, std::min(kGroup, positions.size() - i)), part, found);
     }
     uint32_t size = 0;
     if (positions[i].is_zero()) {

@@ -17,6 +17,7 @@
 #include "client/session.h"
 #include "client/space_state.h"
 #include "client/thread_seat.h"
+#include "client/timed.h"
 
 namespace kvist::client {
 
@@ -37,6 +38,18 @@ class Reading {
   PinSet& set() { return *set_; }
   // The set outlives this; the caller gives it back.
   PinSet* keep() { return std::exchange(set_, nullptr); }
+
+  // Reader::locate() in this namespace, timed now and then.
+  size_t locate(std::span<const Digest> digests, uint16_t part, std::span<Located> out, bool stop_at_miss = false) const {
+    const Timed timed(set_->session().shared_counts(), ClientStage::kLookup, seat_);
+    return reader().locate(space_, digests, part, out, stop_at_miss);
+  }
+  Located locate(const Digest& digest, uint16_t part) const {
+    const Timed timed(set_->session().shared_counts(), ClientStage::kLookup, seat_);
+    return reader().locate(space_, digest, part);
+  }
+  // For the stages of a read other than these.
+  Timed timed(ClientStage stage) const { return Timed(set_->session().shared_counts(), stage, seat_); }
 
   // A pin word that holds nothing; null: there are no more.
   std::atomic<uint64_t>* take_word() {

@@ -28,6 +28,9 @@ Session::Session(Surroundings surroundings, NodeMemory memory, Farewells::Farewe
                  uint32_t stock_slots)
     : surroundings_(std::move(surroundings)),
       memory_(std::move(memory)),
+      own_counts_(memory_.counts == nullptr ? new ClientCounts() : nullptr),
+      counts_(memory_.counts == nullptr ? own_counts_.get() : memory_.counts),
+      at_begin_(surroundings_.counters->snapshot()),
       self_(self),
       // A client's empty slots should not be a large part of a small pool.
       stock_(std::min(stock_bytes, memory_.arena_bytes / 16), stock_slots),
@@ -37,7 +40,21 @@ Session::Session(Surroundings surroundings, NodeMemory memory, Farewells::Farewe
   region_ = surroundings_.regions->add(memory_);
 }
 
+void Session::publish_counts() {
+  const ClientStats now = surroundings_.counters->snapshot();
+  const auto say = [&](ClientFailure which, uint64_t ClientStats::*count) {
+    counts_->failures[static_cast<size_t>(which)].store(now.*count - at_begin_.*count, std::memory_order_relaxed);
+  };
+  say(ClientFailure::kCorrupt, &ClientStats::corrupt);
+  say(ClientFailure::kPinsRefused, &ClientStats::pins_refused);
+  say(ClientFailure::kPutRefused, &ClientStats::put_refused);
+  say(ClientFailure::kUnavailable, &ClientStats::unavailable);
+  say(ClientFailure::kDeadlineExceeded, &ClientStats::deadline_exceeded);
+  counts_->verified.store(now.verified - at_begin_.verified, std::memory_order_relaxed);
+}
+
 Session::~Session() {
+  publish_counts();
   surroundings_.counters->end(memory_.pins);
   // Nothing of this session is in use any more. The node hears it on this connection, or if that is lost on the next.
   if (link_ != nullptr) {

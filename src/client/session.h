@@ -82,6 +82,10 @@ class Session : public std::enable_shared_from_this<Session> {
   // the stock again: it counts them as this client's until it hears of them.
   Status give_back(std::span<const Grant> grants, Deadline deadline);
   Counters& counters() { return *surroundings_.counters; }
+  // What this session counts and times, for the node to see where it can.
+  ClientCounts& shared_counts() { return *counts_; }
+  // Tells the node, through those, what the client's counters came to since this session began.
+  void publish_counts();
   const Farewells::Farewell& self() const { return self_; }
   // The number of its memory among the client's regions.
   uint64_t region() const { return region_; }
@@ -116,6 +120,9 @@ class Session : public std::enable_shared_from_this<Session> {
 
   const Surroundings surroundings_;
   const NodeMemory memory_;
+  std::unique_ptr<ClientCounts> own_counts_;  // where the node has no room for them
+  ClientCounts* counts_;
+  const ClientStats at_begin_;
   const Farewells::Farewell self_;
   Limits limits_;
   Stock stock_;

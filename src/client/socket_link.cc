@@ -282,6 +282,18 @@ StatusOr<std::string> SocketLink::report(Client::Report what, Deadline deadline)
   }
 }
 
+StatusOr<std::string> SocketLink::configure(std::string_view key, std::string_view value, Deadline deadline) {
+  if (std::max(key.size(), value.size()) > wire::kMaxText) return invalid_argument("a setting has at most 4096 bytes");
+  wire::Builder packet;
+  packet.start(MessageType::kConfigure, 0);
+  packet.add(wire::Configure{static_cast<uint16_t>(key.size()), static_cast<uint16_t>(value.size()), 0});
+  packet.add_text(key);
+  packet.add_text(value);
+  std::vector<std::byte> answer;
+  if (Status status = ask(MessageType::kConfigure, packet, &answer, deadline); !status.ok()) return status;
+  return std::string(reinterpret_cast<const char*>(answer.data()), answer.size());
+}
+
 StatusOr<ListPage> SocketLink::list(SpaceRef space, uint64_t cursor_at, uint32_t limit, Deadline deadline) {
   wire::List fixed;
   fixed.cursor = cursor_at;

@@ -20,6 +20,9 @@
 #include <utility>
 #include <vector>
 
+#include "node/admin_page.h"
+#include "node/domain.h"
+
 namespace kvist {
 namespace {
 
@@ -244,12 +247,22 @@ class AdminServer::Server {
     http_.set_error_handler([](const httplib::Request&, httplib::Response& response) {
       if (!response.body.empty()) return;
       response.set_content("{\"error\":" + std::to_string(response.status) +
-                               ",\"paths\":[\"/healthz\",\"/readyz\",\"/version\",\"/stat\",\"/clients\",\"/spaces\"]}\n",
+                               ",\"paths\":[\"/\",\"/healthz\",\"/readyz\",\"/version\",\"/metrics\",\"/config\",\"/"
+                               "stat\",\"/clients\",\"/spaces\"]}\n",
                            "application/json");
     });
   }
 
   void routes() {
+    http_.Get("/", [](const httplib::Request&, httplib::Response& response) {
+      // It asks this node alone, and shows what clients say as text: this is in case it ever did not.
+      response.set_header("Content-Security-Policy",
+                          "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+                          "frame-ancestors 'none'; base-uri 'none'; form-action 'none'");
+      response.set_header("X-Content-Type-Options", "nosniff");
+      const std::string_view page = admin_page();
+      response.set_content(page.data(), page.size(), "text/html; charset=utf-8");
+    });
     http_.Get("/healthz", [this](const httplib::Request&, httplib::Response& response) {
       const bool alive = source_.alive();
       say(response, alive, alive ? "alive" : "the node's loop does not answer");
@@ -264,6 +277,44 @@ class AdminServer::Server {
     report("/stat", Report::kNode);
     report("/clients", Report::kClients);
     report("/spaces", Report::kSpaces);
+    report("/config", Report::kConfig);
+    report("/metrics", Report::kMetrics, "text/plain; version=0.0.4; charset=utf-8");
+    http_.Put(R"(/config/([a-z_.]{1,64}))", [this](const httplib::Request& request, httplib::Response& response) {
+      if (!authorized(request, response)) return;
+      const StatusOr<std::string> done = source_.configure(request.matches[1].str(), request.body);
+      response.status = done.ok() ? 200 : http_status(done.status().code());
+      response.set_content(done.ok() ? "{\"done\":" + json_string(*done) + "}\n"
+                                     : "{\"error\":" + json_string(done.status().message()) + "}\n",
+                           "application/json");
+    });
+  }
+
+  // Says what is missing if it is not.
+  bool authorized(const httplib::Request& request, httplib::Response& response) const {
+    constexpr std::string_view kScheme = "Bearer ";
+    const std::string given = request.get_header_value("Authorization");
+    const bool bearer = given.rfind(kScheme, 0) == 0;
+    if (!source_.token.empty() && bearer && same_token(std::string_view(given).substr(kScheme.size()), source_.token)) {
+      return true;
+    }
+    response.status = source_.token.empty() ? 403 : 401;
+    if (response.status == 401) response.set_header("WWW-Authenticate", "Bearer");
+    response.set_content(source_.token.empty()
+                             ? "{\"error\":\"this node changes nothing over HTTP: it has no admin.token_file\"}\n"
+                             : "{\"error\":\"the header Authorization: Bearer TOKEN is missing or wrong\"}\n",
+                         "application/json");
+    return false;
+  }
+
+  static int http_status(StatusCode code) {
+    switch (code) {
+      case StatusCode::kNotFound: return 404;
+      case StatusCode::kInvalidArgument:
+      case StatusCode::kOutOfRange: return 400;
+      case StatusCode::kFailedPrecondition: return 409;
+      case StatusCode::kUnavailable: return 503;
+      default: return 500;
+    }
   }
 
   static void say(httplib::Response& response, bool good, std::string_view state) {
@@ -271,11 +322,11 @@ class AdminServer::Server {
     response.set_content("{\"state\":" + json_string(state) + "}\n", "application/json");
   }
 
-  void report(const char* path, Report what) {
-    http_.Get(path, [this, what](const httplib::Request&, httplib::Response& response) {
+  void report(const char* path, Report what, const char* type = "application/json") {
+    http_.Get(path, [this, what, type](const httplib::Request&, httplib::Response& response) {
       StatusOr<std::string> text = source_.report(what);
       if (text.ok()) {
-        response.set_content(*text + "\n", "application/json");
+        response.set_content(text->back() == '\n' ? *std::move(text) : *text + "\n", type);
       } else {
         say(response, false, text.status().to_string());
       }

@@ -1,12 +1,16 @@
 // node/admin.h: the admin HTTP: what orchestrators and people ask of a running node.
 //
+//   /          a page that shows the pool live
 //   /healthz   200 while the node's loop answers, else 503
 //   /readyz    200 once the pools have memory, 503 before that and while the node stops
 //   /version   JSON
 //   /stat, /clients, /spaces   JSON, as `kvist stat --json`, `kvist clients --json` print it, of all domains
+//   /metrics   for Prometheus: docs/metrics.md
+//   /config    every setting with its value and source
+//   PUT /config/SECTION.FIELD   with the value as body: changes a setting while the node runs. Needs the header
+//              `Authorization: Bearer TOKEN`: 403 where the node has no token, 401 where it is not the one
 //
-// Nothing here changes anything, so there is no authentication: keep it on a loopback address, or behind something that
-// has.
+// Reading asks for nothing: keep it on a loopback address, or behind something that does.
 //
 // Threads: a few of its own, which ask the loop and wait for it at most kPatience. Bounded: connections at once and waiting
 // (others wait in the kernel's short queue), the time for a request to arrive, the time of a connection, sizes.
@@ -28,9 +32,11 @@ class AdminServer {
 
   struct Source {
     std::function<StatusOr<std::string>(Report)> report;  // of all domains; by the loop, within kPatience
-    std::function<bool()> alive;                          // the loop answers
-    std::function<const char*()> state;                   // "ready", or why not; any thread
+    std::function<StatusOr<std::string>(std::string key, std::string value)> configure;
+    std::function<bool()> alive;         // the loop answers
+    std::function<const char*()> state;  // "ready", or why not; any thread
     std::string version;
+    std::string token;  // for what changes something; empty: nothing can be changed here
   };
 
   // Listens on `address`, HOST:PORT. kInvalidArgument: not of that form. kFailedPrecondition: it cannot be listened on.

@@ -44,6 +44,7 @@ std::string_view request_name(size_t type) {
     case MessageType::kList: return "list";
     case MessageType::kRelease: return "release";
     case MessageType::kBye: return "bye";
+    case MessageType::kConfigure: return "configure";
     case MessageType::kAnswer: break;
   }
   return "";

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/time_histogram.h"
+#include "kvist/status.h"
 #include "wire/local.h"
 
 namespace kvist {
@@ -37,15 +39,27 @@ enum class Ended : uint8_t {
 inline constexpr size_t kEndedReasons = static_cast<size_t>(Ended::kSocketError) + 1;
 std::string_view ended_name(Ended reason);
 
-inline constexpr size_t kRequestTypes = static_cast<size_t>(wire::MessageType::kBye) + 1;
+inline constexpr size_t kRequestTypes = static_cast<size_t>(wire::MessageType::kConfigure) + 1;
 std::string_view request_name(size_t type);  // type < kRequestTypes; "" for one that does not exist
+
+inline constexpr size_t kStatusCodes = static_cast<size_t>(StatusCode::kUnauthenticated) + 1;
+
+// What the loop takes the time of; the stages of reads are the clients' (pool/client_counts.h).
+enum class NodeStage : uint8_t {
+  kReserve,  // granting the slots that one message asks for
+  kCommit,   // making the blocks of one message readable
+  kEvict,    // one step of evicting ahead of demand
+};
+inline constexpr size_t kNodeStages = 3;
 
 struct NodeCounters {
   std::array<uint64_t, kEndedReasons> ended{};
   std::array<uint64_t, kRequestTypes> requests{};
-  uint64_t unknown_requests = 0;   // answered with kUnimplemented
-  uint64_t failed_answers = 0;     // answers with another status than OK
-  uint64_t accepted = 0;           // connections
+  uint64_t unknown_requests = 0;                        // answered with kUnimplemented
+  uint64_t failed_answers = 0;                          // answers with another status than OK
+  std::array<uint64_t, kStatusCodes> failed_by_code{};  // the same by that status
+  uint64_t config_changes = 0, config_refused = 0;      // of settings, while running
+  uint64_t accepted = 0;                                // connections
   uint64_t accept_failures = 0;    // connections refused for want of descriptors, or because too many are silent
   uint64_t sessions_opened = 0;    // HELLOs that were welcomed
   uint64_t outputs_delayed = 0;    // answers that had to wait because a client had not read those before
@@ -54,6 +68,14 @@ struct NodeCounters {
   uint64_t populate_failures = 0;  // extents for which the system had no memory
   uint64_t wakes = 0, spins = 0;   // turns of the loop: after sleeping, while polling
   uint64_t spins_disturbed = 0;    // polls during which somebody else had the CPU
+  std::array<TimeHistogram, kNodeStages> stages{};
+
+  TimeHistogram& stage(NodeStage which) { return stages[static_cast<size_t>(which)]; }
+  void count_failure(StatusCode code) {
+    ++failed_answers;
+    const auto at = static_cast<size_t>(code);
+    ++failed_by_code[at < kStatusCodes ? at : static_cast<size_t>(StatusCode::kUnknown)];
+  }
 };
 
 }  // namespace kvist

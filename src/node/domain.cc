@@ -58,6 +58,10 @@ StatusOr<std::unique_ptr<PoolMemory>> make_memory(PoolMemoryConfig config, const
     why = memory.status().to_string();
     config.pages = Pages::kNormal;
   }
+  if (node.huge_pages == NodeOptions::HugePages::kRequire) {
+    return resource_exhausted("huge pages are required and cannot be had: " + why +
+                              "; reserve them, or set pool.huge_pages to auto");
+  }
   *pages = "4 KiB (" + why + ")";
   return PoolMemory::create(config);
 }
@@ -118,14 +122,8 @@ void Domain::set_gathered(uint64_t bytes, const Status& why) {
   }
 }
 
-bool Domain::accepts(std::string_view token) const {
-  if (token_.empty()) return true;
-  unsigned difference = token.size() == token_.size() ? 0 : 1;
-  for (size_t i = 0; i < token.size(); ++i) {
-    difference |= static_cast<unsigned char>(token[i]) ^ static_cast<unsigned char>(token_[i % token_.size()]);
-  }
-  return difference == 0;
-}
+bool Domain::accepts(std::string_view token) const { return token_.empty() || same_token(token, token_); }
+
 
 SessionLimits Domain::limits(const SessionLimits& asked) const {
   constexpr uint64_t kShare = 4;
@@ -166,6 +164,15 @@ Status check_memory_room(const NodeOptions& node, const MemoryRoom& room, uint64
   if (fits == 0) return resource_exhausted(text + "there is no room for a pool");
   return resource_exhausted(text + "pass --memory " + format_size(fits) + " or less" +
                             (node.tenants.empty() ? "" : " for all domains together"));
+}
+
+bool same_token(std::string_view given, std::string_view right) {
+  if (right.empty()) return given.empty();
+  unsigned difference = given.size() == right.size() ? 0 : 1;
+  for (size_t i = 0; i < given.size(); ++i) {
+    difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(right[i % right.size()]);
+  }
+  return difference == 0;
 }
 
 }  // namespace kvist

@@ -16,6 +16,7 @@
 #include "memory/memory_room.h"
 #include "memory/shared_memory.h"
 #include "node/options.h"
+#include "pool/client_counts.h"
 #include "pool/pool.h"
 #include "pool/pool_memory.h"
 
@@ -65,6 +66,7 @@ class Domain {
     }
   };
   Reads reads;
+  ClientSums client_sums;  // of all sessions, as of their last harvest
   uint32_t extents_ready = 0;
   bool memory_ended = false;  // the system had no more
 
@@ -90,5 +92,8 @@ uint64_t free_huge_pages();
 // Forbids further seals on memory that is given to clients: one that added a seal (against writing, say) would lock the
 // others out.
 Status close_seals(int fd);
+
+// Whether two secrets are equal; takes the same time for every `given` of a length.
+bool same_token(std::string_view given, std::string_view right);
 
 }  // namespace kvist

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "node/config.h"
 #include "node/service_manager.h"
 
 namespace kvist {
@@ -78,13 +79,24 @@ void Node::Loop::turn() {
   if (now_ns_ >= next_tick_ns_) tick();
   size_t requests = 0;
   for (const Ready& r : std::span(ready).first(count)) requests += dispatch(r);
-  if (requests > 0) {
-    polling_.came(now_ns_);
-    read_clock();
-    polling_.expect(now_ns_);
-  }
+  if (requests > 0) polling_.came(now_ns_);
+  if (count > 0) read_clock();
+  if (requests > 0) polling_.expect(now_ns_);
+  maintain();
+}
+
+void Node::Loop::maintain() {
   more_to_do_ = false;
-  for (const auto& domain : domains_) more_to_do_ |= domain->pool().maintain();
+  const uint64_t begun = now_ns_;
+  uint64_t evicted = 0;
+  for (const auto& domain : domains_) {
+    evicted -= domain->pool().evicted();
+    more_to_do_ |= domain->pool().maintain();
+    evicted += domain->pool().evicted();
+  }
+  if (evicted == 0) return;
+  read_clock();
+  counters_.stage(NodeStage::kEvict).observe(now_ns_ - begun);
 }
 
 // Returns how many requests were answered.
@@ -210,7 +222,8 @@ std::string Node::Loop::report(Report what, const Domain* only) {
                             .scrubber = scrubber_.get(),
                             .scrubber_session = scrub_session_,
                             .now_ms = now_ns_ / kNsPerMs,
-                            .state = state_name(state_.load(std::memory_order_relaxed))};
+                            .state = state_name(state_.load(std::memory_order_relaxed)),
+                            .log_suppressed = log_.suppressed_total()};
   return make_report(source, what, only);
 }
 
@@ -219,6 +232,58 @@ StatusOr<std::string> Node::Loop::report_from_outside(Report what) {
       ask<std::string>(mailbox_, AdminServer::kPatience, [this, what] { return report(what, nullptr); });
   if (!text) return unavailable("the node is stopping or busy");
   return *std::move(text);
+}
+
+// ---- settings -----------------------------------------------------------------------------------------------------
+
+// What follows from options_ and may have changed. What is read where it is used (limits, timeouts) needs nothing here.
+Status Node::Loop::apply_options() {
+  log_.set_level(options_.log_level);
+  log_.set_format(options_.log_format);
+  polling_.set_bound(static_cast<uint64_t>(std::chrono::nanoseconds(options_.spin).count()));
+  for (const auto& domain : domains_) domain->pool().set_recheck(options_.recheck_one_in);
+  if (scrubber_ == nullptr) return start_scrubber();
+  scrubber_->set_rate({options_.scrub_bytes_per_second, static_cast<uint64_t>(options_.scrub_pause.count())});
+  return ok_status();
+}
+
+StatusOr<std::string> Node::Loop::configure(std::string_view name, std::string_view text, std::string who) {
+  StatusOr<std::string> done = change_setting(name, text, who);
+  ++(done.ok() ? counters_.config_changes : counters_.config_refused);
+  return done;
+}
+
+StatusOr<std::string> Node::Loop::change_setting(std::string_view name, std::string_view text, const std::string& who) {
+  const ConfigKey* key = find_config_key(name);
+  if (key == nullptr) {
+    return not_found("there is no setting '" + std::string(name.substr(0, 64)) + "'" + config_key_advice(name));
+  }
+  if (!key->at_run_time) {
+    return failed_precondition(name_of(*key) + " cannot be changed while the node runs: change it where it comes from (" +
+                               source_of(options_, *key) + ") and start the node anew");
+  }
+  const StatusOr<ConfigValue> value = parse_config_value(*key, text);
+  if (!value.ok()) return invalid_argument(name_of(*key) + ": " + std::string(value.status().message()));
+  const ConfigValue before = key->get(options_);
+  key->set(options_, *value);
+  if (Status s = apply_options(); !s.ok()) {
+    key->set(options_, before);
+    (void)apply_options();
+    return s;
+  }
+  options_.sources.insert_or_assign(name_of(*key), "changed by " + who);
+  const std::string now = format_config_value(*key, key->get(options_));
+  log_.info("a setting was changed",
+            {{"key", name}, {"value", now}, {"before", format_config_value(*key, before)}, {"by", who}});
+  return name_of(*key) + " = " + now;
+}
+
+StatusOr<std::string> Node::Loop::configure_from_outside(std::string key, std::string value) {
+  std::optional<StatusOr<std::string>> done = ask<StatusOr<std::string>>(
+      mailbox_, AdminServer::kPatience,
+      [this, key = std::move(key), value = std::move(value)] { return configure(key, value, "the admin HTTP"); });
+  if (!done) return unavailable("the node is stopping or busy");
+  return *std::move(done);
 }
 
 bool Node::Loop::answers_from_outside() {

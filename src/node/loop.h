@@ -51,8 +51,10 @@ class Node::Loop {
   Status start_admin();
   void start_populator();
   Status start_scrubber();
+  Status read_tokens();
 
   void turn();
+  void maintain();
   size_t dispatch(const Ready& ready);
   int wait_ms() const;
   bool may_poll() const;
@@ -65,6 +67,10 @@ class Node::Loop {
   void note_readiness();
   std::string report(Report what, const Domain* only);
   StatusOr<std::string> report_from_outside(Report what);
+  StatusOr<std::string> configure(std::string_view key, std::string_view value, std::string who);
+  StatusOr<std::string> change_setting(std::string_view key, std::string_view value, const std::string& who);
+  StatusOr<std::string> configure_from_outside(std::string key, std::string value);
+  Status apply_options();
   bool answers_from_outside();
 
   NodeOptions options_;

@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/secret_file.h"
 #include "base/units.h"
 #include "node/loop.h"
 
@@ -11,7 +12,7 @@ namespace kvist {
 namespace {
 
 Status check_domain(const DomainOptions& domain) {
-  const std::string title = domain.name.empty() ? "--memory" : "domain '" + domain.name + "'";
+  const std::string title = domain.name.empty() ? "the pool (--memory)" : "domain '" + domain.name + "'";
   constexpr uint64_t kLeast = uint64_t{16} << 20;
   if (domain.memory_bytes < kLeast) {
     return invalid_argument(title + " needs at least " + format_size(kLeast) + " of memory, like 8GiB");
@@ -65,7 +66,10 @@ Node::Loop::Loop(NodeOptions options, Logger& log)
     : options_(std::move(options)),
       log_(log),
       started_ns_(clock_.now_ns()),
-      polling_(static_cast<uint64_t>(std::chrono::nanoseconds(options_.spin).count())) {}
+      polling_(static_cast<uint64_t>(std::chrono::nanoseconds(options_.spin).count())) {
+  options_.log_level = log_.level();
+  options_.log_format = log_.format();
+}
 
 // A node that was started but never run still has threads that post, and a socket that waits.
 Node::Loop::~Loop() {
@@ -75,6 +79,7 @@ Node::Loop::~Loop() {
 
 Status Node::Loop::start() {
   if (Status s = check_options(options_); !s.ok()) return s;
+  if (Status s = read_tokens(); !s.ok()) return s;
   const StatusOr<MemoryRoom> room = memory_room();
   if (!room.ok()) return room.status();
   if (Status s = check_memory_room(options_, *room, free_huge_pages()); !s.ok()) return s;
@@ -87,8 +92,12 @@ Status Node::Loop::start() {
   if (Status s = mailbox_.open(); !s.ok()) return s;
   if (Status s = poller_.open(); !s.ok()) return s;
   if (Status s = start_domains(); !s.ok()) return s;
-  sessions_ = std::make_unique<Sessions>(options_, domains_, poller_, counters_, log_,
-                                         [this](Report what, const Domain& domain) { return report(what, &domain); });
+  sessions_ = std::make_unique<Sessions>(
+      options_, domains_, poller_, counters_, log_,
+      [this](Report what, const Domain& domain) { return report(what, &domain); },
+      [this](std::string_view key, std::string_view value, std::string who) {
+        return configure(key, value, std::move(who));
+      });
   if (Status s = poller_.add(listener_.fd(), EPOLLIN, Watched::kListener); !s.ok()) return s;
   if (Status s = poller_.add(mailbox_.fd(), EPOLLIN, Watched::kMailbox); !s.ok()) return s;
   if (Status s = poller_.add(stop_event_.get(), EPOLLIN, Watched::kStop); !s.ok()) return s;
@@ -98,6 +107,20 @@ Status Node::Loop::start() {
   if (Status s = start_scrubber(); !s.ok()) return s;
   start_populator();
   return start_admin();
+}
+
+Status Node::Loop::read_tokens() {
+  const auto read = [](const std::string& path, std::string* token) {
+    if (path.empty() || !token->empty()) return ok_status();
+    StatusOr<std::string> line = read_secret_file(path, "token");
+    if (line.ok()) *token = *std::move(line);
+    return line.status();
+  };
+  if (Status s = read(options_.pool.token_file, &options_.pool.token); !s.ok()) return s;
+  for (DomainOptions& tenant : options_.tenants) {
+    if (Status s = read(tenant.token_file, &tenant.token); !s.ok()) return s;
+  }
+  return read(options_.admin_token_file, &options_.admin_token);
 }
 
 Status Node::Loop::start_domains() {
@@ -160,16 +183,19 @@ Status Node::Loop::start_scrubber() {
 
 Status Node::Loop::start_admin() {
   if (options_.admin.empty()) return ok_status();
-  AdminServer::Source source{.report = [this](Report what) { return report_from_outside(what); },
-                             .alive = [this] { return answers_from_outside(); },
-                             .state = [this] { return state_name(state_.load(std::memory_order_acquire)); },
-                             .version = options_.version};
+  AdminServer::Source source{
+      .report = [this](Report what) { return report_from_outside(what); },
+      .configure = [this](std::string key, std::string value) { return configure_from_outside(key, value); },
+      .alive = [this] { return answers_from_outside(); },
+      .state = [this] { return state_name(state_.load(std::memory_order_acquire)); },
+      .version = options_.version,
+      .token = options_.admin_token};
   StatusOr<std::unique_ptr<AdminServer>> admin = AdminServer::start(options_.admin, std::move(source));
   if (!admin.ok()) return admin.status();
   admin_ = *std::move(admin);
   admin_address_ = admin_->address();
   if (!admin_->loopback()) {
-    log_.warn("the admin HTTP is open to other hosts and asks for no password", {{"address", admin_->address()}});
+    log_.warn("the admin HTTP is open to other hosts, which may read everything there", {{"address", admin_->address()}});
   }
   return ok_status();
 }

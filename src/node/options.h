@@ -3,9 +3,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "node/peer.h"
 #include "pool/pool.h"
 
@@ -18,6 +21,7 @@ struct DomainOptions {
   uint32_t max_blocks = 0;    // 0: from block_bytes, or without that one for each 16 KiB
   uint32_t block_bytes = 0;   // the size that most blocks will have: a hint for max_blocks; 0: none
   std::string token;          // clients must bring it; empty: whoever may open the socket may use the domain
+  std::string token_file{};   // read at the start where `token` is empty; empty: none
 };
 
 struct NodeOptions {
@@ -28,6 +32,9 @@ struct NodeOptions {
 
   // HOST:PORT of the admin HTTP; port 0: one that is free, see Node::admin_address(). Empty: none.
   std::string admin = "127.0.0.1:0";
+  // What the admin HTTP asks for before it changes anything, and the file that it is read from where it is empty. Without
+  // either, the HTTP changes nothing.
+  std::string admin_token, admin_token_file;
   std::string version = "unknown";  // shown by /version and `kvist stat`
 
   DomainOptions pool;                  // the default domain
@@ -36,7 +43,8 @@ struct NodeOptions {
   // Memory is allocated ahead of demand; false leaves that to the first write (for tests: an out-of-memory is then a
   // signal).
   bool populate = true;
-  enum class HugePages : uint8_t { kAuto, kOff } huge_pages = HugePages::kAuto;  // auto: if enough are free for a domain
+  // auto: if enough are free for a domain; require: the node does not start without them.
+  enum class HugePages : uint8_t { kAuto, kOff, kRequire } huge_pages = HugePages::kAuto;
 
   SessionLimits limits;           // what one session may hold
   uint32_t default_pins = 16384;  // words of a pin table when the client does not say
@@ -61,6 +69,13 @@ struct NodeOptions {
   // After a request the node polls for the next one before it sleeps, at most so long: less where requests come seldom, and
   // only while it has a CPU to itself (base/polling.h). 0: never.
   std::chrono::microseconds spin{250};
+
+  // What the node says, and how: the logger's own choices until the node starts or somebody changes them.
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kKeyValue;
+
+  // Where the values above come from: "pool.memory" -> "flag --memory", for those that are not defaults.
+  std::map<std::string, std::string, std::less<>> sources;
 
   // How clients' deaths are noticed; kNumber: as on kernels before 6.5.
   PidfdSource pidfd_source = PidfdSource::kSocket;

@@ -5,6 +5,8 @@
 
 #include "base/bytes.h"
 #include "kvist/identity.h"
+#include "node/config.h"
+#include "node/metrics.h"
 
 namespace kvist {
 namespace {
@@ -137,6 +139,8 @@ Json node_detail(const ReportSource& source) {
                {"outputs_delayed", c.outputs_delayed},
                {"stock_asked_back", c.stock_asked_back},
                {"reports_refused", c.reports_refused},
+               {"config_changes", c.config_changes},
+               {"config_refused", c.config_refused},
                {"populate_failures", c.populate_failures},
                {"wakes", c.wakes},
                {"spins", c.spins},
@@ -248,6 +252,17 @@ std::string spaces_report(const ReportSource& source, const Domain* only) {
   return report.finish();
 }
 
+std::string config_report(const NodeOptions& options) {
+  Json settings = Json::object();
+  for (const ConfigKey& key : config_keys()) {
+    settings[name_of(key)] = {{"value", format_config_value(key, key.get(options))},
+                              {"source", source_of(options, key)},
+                              {"default", default_of(key)},
+                              {"at_run_time", key.at_run_time}};
+  }
+  return dump({{"settings", std::move(settings)}});
+}
+
 }  // namespace
 
 std::string make_report(const ReportSource& source, Report what, const Domain* only) {
@@ -255,6 +270,8 @@ std::string make_report(const ReportSource& source, Report what, const Domain* o
     case Report::kNode: return node_report(source, only);
     case Report::kClients: return clients_report(source, only);
     case Report::kSpaces: return spaces_report(source, only);
+    case Report::kConfig: return config_report(source.options);
+    case Report::kMetrics: return metrics_text(source);
   }
   return "{}";
 }

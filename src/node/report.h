@@ -23,13 +23,14 @@ namespace kvist {
 struct ReportSource {
   const NodeOptions& options;
   std::span<const std::unique_ptr<Domain>> domains;
-  const Sessions& sessions;
+  Sessions& sessions;
   const NodeCounters& counters;
   const Populator* populator = nullptr;  // null: off
   const Scrubber* scrubber = nullptr;    // null: off
   SessionId scrubber_session = 0;        // whose pins are not shown as readers'
   uint64_t now_ms = 0;                   // since the node started
   const char* state = "ready";           // starting, ready, draining
+  uint64_t log_suppressed = 0;           // lines
 };
 
 // `only` null: all domains.

@@ -1,14 +1,39 @@
 #include "node/requests.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <string_view>
 #include <utility>
+
+#include "base/clock.h"
 
 namespace kvist {
 namespace {
 
 // Removing so many blocks takes about a millisecond.
 constexpr size_t kHeavyRemoval = 1024;
+
+// Adds the time of its life.
+class Lap {
+ public:
+  explicit Lap(TimeHistogram& into) : into_(into), begun_(RealClock().now_ns()) {}
+  ~Lap() { into_.observe(RealClock().now_ns() - begun_); }
+  Lap(const Lap&) = delete;
+  Lap& operator=(const Lap&) = delete;
+
+ private:
+  TimeHistogram& into_;
+  uint64_t begun_;
+};
+
+// The configuration is the operator's: of root, of the node's own user, and not from within a tenant.
+Status may_configure(const Session& session) {
+  if (!session.domain->name().empty()) return permission_denied("a tenant's client sees nothing of the configuration");
+  if (session.peer.uid == 0 || session.peer.uid == ::geteuid()) return ok_status();
+  return permission_denied("the configuration is for root and the node's own user (uid " + std::to_string(::geteuid()) +
+                           "), not for uid " + std::to_string(session.peer.uid));
+}
 
 }  // namespace
 
@@ -25,8 +50,8 @@ void answer_failure(Builder& answer, MessageType request_type, uint32_t request,
   answer.add_text(status.message().substr(0, wire::kMaxText));
 }
 
-Requests::Requests(const NodeOptions& options, NodeCounters& counters, Reporter reporter)
-    : options_(options), counters_(counters), reporter_(std::move(reporter)) {}
+Requests::Requests(const NodeOptions& options, NodeCounters& counters, Reporter reporter, Configurer configurer)
+    : options_(options), counters_(counters), reporter_(std::move(reporter)), configurer_(std::move(configurer)) {}
 
 bool Requests::handle(Session& session, const wire::Header& header, Body body, Builder& answer) {
   const auto type = static_cast<MessageType>(header.type);
@@ -41,6 +66,7 @@ bool Requests::handle(Session& session, const wire::Header& header, Body body, B
     case MessageType::kReportBad: return report_bad(session, header.request, body, answer);
     case MessageType::kStat: return stat(session, header.request, body, answer);
     case MessageType::kList: return list(session, header.request, body, answer);
+    case MessageType::kConfigure: return configure(session, header.request, body, answer);
     case MessageType::kHello:
     case MessageType::kRelease:
     case MessageType::kBye:
@@ -70,6 +96,7 @@ void Requests::grant(Session& session, uint32_t length, uint32_t count, wire::Gr
   grants_.clear();
   *granted = {};
   if (count == 0 || length == 0) return;
+  const Lap lap(counters_.stage(NodeStage::kReserve));
   pool_grants_.resize(std::min(count, wire::kMaxGrants));
   GrantStop stop = GrantStop::kNone;
   const size_t got = session.domain->pool().grant(session.id, length, pool_grants_, &stop);
@@ -116,7 +143,10 @@ bool Requests::commit(Session& session, uint32_t request, Body body, Builder& an
                         .flags = item.flags});
   }
   commit_codes_.resize(records_.size());
-  pool.commit(session.id, space, records_, commit_codes_);
+  {
+    const Lap lap(counters_.stage(NodeStage::kCommit));
+    pool.commit(session.id, space, records_, commit_codes_);
+  }
   if (!commit_.items.empty() && (!commit_.session.empty() || !commit_.stop.empty())) {
     pool.note_use(space, commit_.items.back().digest, commit_.session, commit_.stop);
   }
@@ -204,8 +234,14 @@ bool Requests::stat(Session& session, uint32_t request, Body body, Builder& answ
   wire::Stat message;
   if (!Cursor(body).read(&message)) return false;
   if (message.what >= kReports) {
-    answer_failure(answer, MessageType::kStat, request, invalid_argument("there are reports 0 to 2"));
+    answer_failure(answer, MessageType::kStat, request, invalid_argument("there are reports 0 to 3"));
     return true;
+  }
+  if (message.what == static_cast<uint32_t>(Report::kConfig)) {
+    if (const Status allowed = may_configure(session); !allowed.ok()) {
+      answer_failure(answer, MessageType::kStat, request, allowed);
+      return true;
+    }
   }
   if (message.offset == 0) keep_report(session.id, reporter_(static_cast<Report>(message.what), *session.domain));
   const auto kept = std::find_if(kept_.begin(), kept_.end(), [&](const KeptReport& k) { return k.session == session.id; });
@@ -263,6 +299,27 @@ bool Requests::list(Session& session, uint32_t request, Body body, Builder& answ
                               .flags = entry.flags,
                               .children = entry.children});
   }
+  return true;
+}
+
+bool Requests::configure(Session& session, uint32_t request, Body body, Builder& answer) {
+  std::string_view key, value;
+  if (!wire::decode_configure(body, &key, &value)) return false;
+  Status allowed = may_configure(session);
+  if (allowed.ok() && !configurer_) allowed = unimplemented("this node has no configuration that can be changed");
+  if (!allowed.ok()) {
+    ++counters_.config_refused;
+    answer_failure(answer, MessageType::kConfigure, request, allowed);
+    return true;
+  }
+  const StatusOr<std::string> now =
+      configurer_(key, value, "uid " + std::to_string(session.peer.uid) + " pid " + std::to_string(session.peer.pid));
+  if (!now.ok()) {
+    answer_failure(answer, MessageType::kConfigure, request, now.status());
+    return true;
+  }
+  answer.start(answer_type(MessageType::kConfigure), request);
+  answer.add_text(*now);
   return true;
 }
 

@@ -23,15 +23,18 @@ namespace kvist {
 inline constexpr size_t kLongestReport = 4 << 20;
 
 // What kStat and the admin HTTP report; wire::Stat::what.
-enum class Report : uint8_t { kNode = 0, kClients = 1, kSpaces = 2 };
-inline constexpr uint32_t kReports = 3;
+enum class Report : uint8_t { kNode = 0, kClients = 1, kSpaces = 2, kConfig = 3, kMetrics = 4 };
+inline constexpr uint32_t kReports = 4;  // that a client may ask for
 
 class Requests {
  public:
   // JSON text about one domain.
   using Reporter = std::function<std::string(Report what, const Domain& domain)>;
 
-  Requests(const NodeOptions& options, NodeCounters& counters, Reporter reporter);
+  // Changes a setting of the node, on behalf of `who`; what it is then as text. Null: nobody can.
+  using Configurer = std::function<StatusOr<std::string>(std::string_view key, std::string_view value, std::string who)>;
+
+  Requests(const NodeOptions& options, NodeCounters& counters, Reporter reporter, Configurer configurer = {});
 
   // Answers any request but kHello, kRelease and kBye. False: the body is malformed, and `answer` is not filled.
   bool handle(Session& session, const wire::Header& header, std::span<const std::byte> body, wire::Builder& answer);
@@ -60,6 +63,7 @@ class Requests {
   bool report_bad(Session& session, uint32_t request, Body body, wire::Builder& answer);
   bool stat(Session& session, uint32_t request, Body body, wire::Builder& answer);
   bool list(Session& session, uint32_t request, Body body, wire::Builder& answer);
+  bool configure(Session& session, uint32_t request, Body body, wire::Builder& answer);
 
   // Grants for an answer, into grants_ and *granted.
   void grant(Session& session, uint32_t length, uint32_t count, wire::Granted* granted);
@@ -77,6 +81,7 @@ class Requests {
   const NodeOptions& options_;
   NodeCounters& counters_;
   Reporter reporter_;
+  Configurer configurer_;
   std::vector<KeptReport> kept_;  // oldest first
   bool room_wanted_ = false;
   bool heavy_ = false;

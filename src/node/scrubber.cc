@@ -14,6 +14,8 @@ namespace {
 // the machine hundreds of times a second.
 constexpr uint64_t kBurstBytes = uint64_t{4} << 20;
 
+using Clock = std::chrono::steady_clock;
+
 }  // namespace
 
 // sizeof(PinTable) is more than what a table of few words needs: it is padded to its alignment.
@@ -26,7 +28,7 @@ PrivatePins::PrivatePins(uint32_t capacity)
 }
 
 Scrubber::Scrubber(std::vector<Pool> pools, Rate rate, Report report)
-    : pools_(std::move(pools)), rate_(rate), report_(std::move(report)) {
+    : pools_(std::move(pools)), report_(std::move(report)), rate_(rate) {
   for (Pool& pool : pools_) pool.pins->high_water.store(1, std::memory_order_seq_cst);
   thread_ = std::thread([this] { run(); });
 }
@@ -40,30 +42,49 @@ Scrubber::~Scrubber() {
   thread_.join();
 }
 
-// False: it is time to stop.
-bool Scrubber::rest(uint64_t ns) {
+void Scrubber::set_rate(Rate rate) {
+  {
+    const std::lock_guard lock(mutex_);
+    rate_ = rate;
+  }
+  wake_.notify_all();
+}
+
+// Until `seconds_due` of the rate, as it is by then, have passed; without end while there is none. False: it is time to
+// stop.
+template <typename Fn>
+bool Scrubber::rest(Fn&& seconds_due) {
+  constexpr double kLongest = 1e6;  // beyond it, look again
+  const auto begun = Clock::now();
   std::unique_lock lock(mutex_);
-  return !wake_.wait_for(lock, std::chrono::nanoseconds(ns), [this] { return stop_; });
+  while (!stop_) {
+    if (rate_.bytes_per_second == 0) {
+      wake_.wait(lock);
+      continue;
+    }
+    const double left = seconds_due(rate_) - std::chrono::duration<double>(Clock::now() - begun).count();
+    if (left <= 0) return true;
+    wake_.wait_for(lock, std::chrono::duration<double>(std::min(left, kLongest)));
+  }
+  return false;
 }
 
 void Scrubber::run() {
-  using Clock = std::chrono::steady_clock;
-  while (true) {
-    const Clock::time_point begun = Clock::now();
+  while (rest([](const Rate&) { return 0.0; })) {
+    const auto begun = Clock::now();
     if (!round()) return;
     rounds_.fetch_add(1, std::memory_order_relaxed);
-    const auto taken = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begun).count();
-    const int64_t pause = static_cast<int64_t>(rate_.pause_ms) * 1'000'000 - taken;
-    if (!rest(static_cast<uint64_t>(pause > 0 ? pause : 1'000'000))) return;
+    const double taken = std::chrono::duration<double>(Clock::now() - begun).count();
+    const auto pause = [&](const Rate& rate) { return std::max(static_cast<double>(rate.pause_ms) / 1e3 - taken, 1e-3); };
+    if (!rest(pause)) return;
   }
 }
 
 bool Scrubber::round() {
   uint64_t spent = 0;  // bytes since the last rest
   const auto pay = [&] {
-    const double seconds = static_cast<double>(spent) / static_cast<double>(rate_.bytes_per_second);
-    spent = 0;
-    return rest(static_cast<uint64_t>(seconds * 1e9));
+    const auto bytes = static_cast<double>(std::exchange(spent, 0));
+    return rest([&](const Rate& rate) { return bytes / static_cast<double>(rate.bytes_per_second); });
   };
   for (size_t pool = 0; pool < pools_.size(); ++pool) {
     const uint32_t entries = pools_[pool].reader.control().max_entries;

@@ -4,6 +4,8 @@
 // It is an ordinary reader: it pins a block, sums it, lets go, and only then rests as its rate demands. What it finds wrong
 // it reports; the pool looks again itself.
 //
+// The rate may be changed at any time, from any thread, and holds at once, also for a rest that was long at the rate before.
+//
 // Threads: one inside. `report` is called from it. Lifetime: pools and pin tables outlive it.
 #pragma once
 
@@ -31,7 +33,7 @@ class Scrubber {
   using Report = std::function<void(size_t pool, EntryId id, uint32_t generation)>;
 
   struct Rate {
-    uint64_t bytes_per_second = uint64_t{64} << 20;  // of blocks and of the table that is walked; more than 0
+    uint64_t bytes_per_second = uint64_t{64} << 20;  // of blocks and of the table that is walked; 0: none
     uint64_t pause_ms = 60000;                       // a round begins no sooner after the one before
   };
 
@@ -39,6 +41,8 @@ class Scrubber {
   ~Scrubber();
   Scrubber(const Scrubber&) = delete;
   Scrubber& operator=(const Scrubber&) = delete;
+
+  void set_rate(Rate rate);
 
   uint64_t blocks() const { return blocks_.load(std::memory_order_relaxed); }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
@@ -48,14 +52,15 @@ class Scrubber {
   void run();
   bool round();
   uint64_t scrub(size_t pool, EntryId id);
-  bool rest(uint64_t ns);
+  template <typename Fn>
+  bool rest(Fn&& seconds_due);
 
   std::vector<Pool> pools_;
-  Rate rate_;
   Report report_;
   std::atomic<uint64_t> blocks_{0}, bytes_{0}, rounds_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
+  Rate rate_;          // under mutex_
   bool stop_ = false;  // under mutex_
   std::thread thread_;
 };

@@ -14,6 +14,7 @@
 #include "memory/shared_memory.h"
 #include "node/domain.h"
 #include "node/peer.h"
+#include "pool/client_counts.h"
 #include "pool/layout.h"
 #include "pool/pool.h"
 
@@ -52,7 +53,14 @@ struct Session {
   std::deque<std::vector<std::byte>> output;
   uint64_t output_since_ms = 0;  // when the client last took one
 
+  CountsSeen seen;  // of what the client counts
+
   PinTable* table() const { return reinterpret_cast<PinTable*>(pins.data()); }
+  // Adds what the client has counted since to its domain's sums.
+  void harvest() {
+    const auto* counts = reinterpret_cast<const ClientCounts*>(pins.data() + client_counts_at(pin_capacity));
+    seen.harvest(*table(), counts, &domain->client_sums);
+  }
 };
 
 }  // namespace kvist

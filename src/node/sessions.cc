@@ -51,13 +51,13 @@ bool send_with_descriptors(int socket, std::span<const std::byte> packet, std::s
 }  // namespace
 
 Sessions::Sessions(const NodeOptions& options, std::span<const std::unique_ptr<Domain>> domains, Poller& poller,
-                   NodeCounters& counters, Logger& log, Requests::Reporter reporter)
+                   NodeCounters& counters, Logger& log, Requests::Reporter reporter, Requests::Configurer configurer)
     : options_(options),
       domains_(domains),
       poller_(poller),
       counters_(counters),
       log_(log),
-      requests_(options, counters, std::move(reporter)),
+      requests_(options, counters, std::move(reporter), std::move(configurer)),
       packet_(wire::kMaxPacket) {}
 
 // ---- connections --------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now 
 // The client writes there; the node only reads, and trusts its own idea of the size. Allocated at once: a lack of memory is
 // a refusal here.
 Status Sessions::make_pins(Session& session) {
-  const uint64_t bytes = PinTable::bytes_for(session.pin_capacity);
+  const uint64_t bytes = bytes_with_counts(session.pin_capacity);
   StatusOr<SharedMemory> pins = SharedMemory::create("kvist-pins", bytes);
   if (!pins.ok()) return pins.status();
   session.pins = *std::move(pins);
@@ -354,7 +354,7 @@ bool Sessions::send_welcome(Session& session, uint32_t request) {
   const ControlHeader& header = *memory.control().header;
   wire::Welcome welcome;
   welcome.version = wire::kLocalVersion;
-  welcome.features = session.bell.valid() ? wire::kRoomBell : uint16_t{0};
+  welcome.features = static_cast<uint16_t>(wire::kClientCounts | (session.bell.valid() ? wire::kRoomBell : 0));
   welcome.node_pid = static_cast<uint32_t>(::getpid());
   welcome.session = session.id;
   welcome.cookie = session.cookie;
@@ -385,7 +385,7 @@ bool Sessions::send_answer(Session& session, Now now) {
   const std::span<const std::byte> packet = answer_.finish();
   wire::Header header;
   std::memcpy(&header, packet.data(), sizeof(header));
-  counters_.failed_answers += header.status != 0;
+  if (header.status != 0) counters_.count_failure(static_cast<StatusCode>(header.status));
   if (session.output.empty()) {
     const ssize_t sent = ::send(session.socket.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent >= 0) return true;
@@ -428,7 +428,7 @@ bool Sessions::refuse(Session& session, wire::MessageType type, uint32_t request
                                {"name", session.name},
                                {"reason", ended_name(reason)},
                                {"detail", status}});
-  ++counters_.failed_answers;
+  counters_.count_failure(status.code());
   answer_failure(answer_, type, request, status);
   const std::span<const std::byte> packet = answer_.finish();
   if (session.output.empty()) ::send(session.socket.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -467,8 +467,8 @@ bool Sessions::end(Session& session, Ended reason) {
     ++ended_;
     poller_.remove(session.pidfd.get());
     session.domain->pool().release_session(session.id);
-    const PinTable& table = *session.table();
-    session.domain->reads.add(table);
+    session.domain->reads.add(*session.table());
+    session.harvest();
   }
   requests_.forget_report(session.id);
   sessions_.erase(session.id);

@@ -35,7 +35,7 @@ namespace kvist {
 class Sessions {
  public:
   Sessions(const NodeOptions& options, std::span<const std::unique_ptr<Domain>> domains, Poller& poller,
-           NodeCounters& counters, Logger& log, Requests::Reporter reporter);
+           NodeCounters& counters, Logger& log, Requests::Reporter reporter, Requests::Configurer configurer = {});
 
   // All take the time of the loop's turn.
   struct Now {
@@ -65,9 +65,9 @@ class Sessions {
   uint64_t ended() const { return ended_; }
   // How many sessions sent requests in this window or the one before.
   uint32_t active(Now now) const;
-  // Visits all. fn(const Session&).
+  // Visits all. fn(Session&).
   template <typename Fn>
-  void for_each(Fn&& fn) const {
+  void for_each(Fn&& fn) {
     for (const auto& [id, session] : sessions_) fn(*session);
   }
 

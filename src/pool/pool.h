@@ -83,6 +83,7 @@ enum class GrantStop : uint8_t {
   kNoMemoryYet,  // extents are still being populated; ask again soon
   kTooLong,      // longer than an extent
 };
+inline constexpr int kGrantStops = 6;
 
 enum CommitFlags : uint8_t {
   kStrictParent = 1 << 0,  // refuse a block whose parent is not here, instead of making a stub
@@ -150,6 +151,8 @@ struct PoolStats {
   uint64_t quarantined_slots = 0, awaiting_unpin = 0, fetching = 0, namespaces = 0, sessions = 0;
   uint64_t evicted = 0, evict_examined = 0, evict_revived = 0, evict_worst_step = 0, removed = 0, flushed = 0;
   uint64_t commits[kCommitCodes] = {};
+  uint64_t stored_bytes = 0;                  // of the commits that stored a block
+  uint64_t grants_stopped[kGrantStops] = {};  // grants_refused by their reason
   uint64_t grants_refused = 0, bad_blocks = 0, false_reports = 0, garbage_pins = 0, index_full = 0, stubs_made = 0,
            stubs_filled = 0, moved_blocks = 0, extents_moved = 0, over_pinned_sessions = 0, rechecks_skipped = 0;
   uint64_t metadata_bytes = 0;
@@ -175,6 +178,8 @@ class Pool {
   void add_extent(uint32_t extent);
   // No further extents will come: the system has no more memory.
   void end_of_memory() { memory_ended_ = true; }
+  // How many commits' checksums are computed again, see PoolConfig.
+  void set_recheck(uint32_t one_in) { config_.recheck_one_in = one_in; }
   // One bounded step of what is due. True: there is more to do at once.
   bool maintain();
 
@@ -248,6 +253,7 @@ class Pool {
   static constexpr uint32_t kWalkBudget = 8192;
   std::vector<EntryInfo> walk(uint16_t space, uint64_t* cursor, size_t limit) const;
   PoolStats stats() const;
+  uint64_t evicted() const { return stats_.evicted; }
   const ControlView& control() const { return control_; }
   // Looks at everything, O(max_blocks): whether links, lists, counts and slots agree. Empty, or the first disagreement in
   // words. For tests and for a node that is asked to examine itself.

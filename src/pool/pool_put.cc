@@ -77,6 +77,7 @@ size_t Pool::grant(SessionId id, uint32_t length, std::span<Grant> out, GrantSto
   if (length > slots_.extent_bytes()) {
     *stop = GrantStop::kTooLong;
     ++stats_.grants_refused;
+    ++stats_.grants_stopped[static_cast<int>(*stop)];
     return 0;
   }
   const SlotAllocator::Class c = slots_.class_for(length);
@@ -112,7 +113,10 @@ size_t Pool::grant(SessionId id, uint32_t length, std::span<Grant> out, GrantSto
     enlist_grant(session, entry_id);
     out[granted] = {entry_id, static_cast<uint32_t>(generation), *offset, slot_bytes};
   }
-  if (*stop != GrantStop::kNone) ++stats_.grants_refused;
+  if (*stop != GrantStop::kNone) {
+    ++stats_.grants_refused;
+    ++stats_.grants_stopped[static_cast<int>(*stop)];
+  }
   return granted;
 }
 
@@ -268,7 +272,10 @@ CommitCode Pool::commit(SessionId session_id, SpaceRef ref, const CommitRecord& 
     return done(CommitCode::kBadBlock);
   }
   if (!bytes_match(session, record)) return done(CommitCode::kBadChecksum);
-  return done(target == kNoEntry ? commit_new(session, ref, record) : commit_into_stub(session, ref, record, target));
+  const CommitCode code =
+      target == kNoEntry ? commit_new(session, ref, record) : commit_into_stub(session, ref, record, target);
+  if (code == CommitCode::kStored) stats_.stored_bytes += record.length;
+  return done(code);
 }
 
 void Pool::commit(SessionId session, SpaceRef ref, std::span<const CommitRecord> records, std::span<CommitCode> codes) {

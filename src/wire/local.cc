@@ -77,6 +77,13 @@ bool decode_flush(std::span<const std::byte> body, std::string_view* alias) {
   return cursor.read(&fixed) && fixed.alias_bytes <= kMaxText && cursor.read_text(fixed.alias_bytes, alias);
 }
 
+bool decode_configure(std::span<const std::byte> body, std::string_view* key, std::string_view* value) {
+  Cursor cursor(body);
+  Configure fixed;
+  return cursor.read(&fixed) && fixed.key_bytes <= kMaxText && fixed.value_bytes <= kMaxText &&
+         cursor.read_text(fixed.key_bytes, key) && cursor.read_text(fixed.value_bytes, value);
+}
+
 bool decode(std::span<const std::byte> body, CommittedMessage* out) {
   Cursor cursor(body);
   Committed fixed;

@@ -46,19 +46,20 @@ inline constexpr uint32_t kMaxListed = 2048;     // blocks in one answer to kLis
 
 enum class MessageType : uint16_t {
   // Client to node, each with its answer (type | kAnswer).
-  kHello = 1,      // who I am, what I speak -> sizes, limits, descriptors of the memory
-  kOpenSpace = 2,  // alias and identity record -> slot, epoch, id
-  kReserve = 3,    // slots for blocks of a length -> grants
-  kCommit = 4,     // filled slots, and how many new ones are wanted -> results, grants
-  kGiveBack = 5,   // slots that are not needed
-  kRemove = 6,     // names -> results
-  kFlush = 7,      // alias -> number of blocks hidden
-  kNoteUse = 8,    // a use with session id and stop reason
-  kReportBad = 9,  // an entry whose bytes failed verification -> whether the node agrees
-  kStat = 10,      // -> statistics as JSON text, in pieces
-  kList = 11,      // blocks of a namespace from a cursor -> entries
-  kRelease = 12,   // an earlier session of this process has let go of all pins and slots
-  kBye = 13,       // this session has; the node may free them at once
+  kHello = 1,       // who I am, what I speak -> sizes, limits, descriptors of the memory
+  kOpenSpace = 2,   // alias and identity record -> slot, epoch, id
+  kReserve = 3,     // slots for blocks of a length -> grants
+  kCommit = 4,      // filled slots, and how many new ones are wanted -> results, grants
+  kGiveBack = 5,    // slots that are not needed
+  kRemove = 6,      // names -> results
+  kFlush = 7,       // alias -> number of blocks hidden
+  kNoteUse = 8,     // a use with session id and stop reason
+  kReportBad = 9,   // an entry whose bytes failed verification -> whether the node agrees
+  kStat = 10,       // -> statistics as JSON text, in pieces
+  kList = 11,       // blocks of a namespace from a cursor -> entries
+  kRelease = 12,    // an earlier session of this process has let go of all pins and slots
+  kBye = 13,        // this session has; the node may free them at once
+  kConfigure = 14,  // a setting's name and value -> what holds now
   kAnswer = 0x8000,
 };
 
@@ -83,6 +84,8 @@ inline StatusCode status_code_of(uint16_t number) {
 // one holds slots that it has not filled: those that it only keeps ready should go back (kGiveBack). It need not answer, and
 // nothing is taken from it.
 inline constexpr uint16_t kRoomBell = 1 << 0;
+// kClientCounts (WELCOME): behind the pin table there is room for what the client counts (pool/client_counts.h).
+inline constexpr uint16_t kClientCounts = 1 << 1;
 
 struct Hello {
   uint16_t version_min = kLocalVersionMin;
@@ -222,7 +225,7 @@ struct ReportBad {
 };
 
 struct Stat {
-  uint32_t what = 0;    // 0: the node, 1: clients, 2: namespaces
+  uint32_t what = 0;    // 0: the node, 1: clients, 2: namespaces, 3: the configuration (as kConfigure)
   uint32_t offset = 0;  // of the text, which may need several packets
   // the answer is u32 total bytes, u32 unused, then text from offset
 };
@@ -258,6 +261,14 @@ struct Release {
   uint64_t session = 0;
   uint64_t cookie = 0;
 };
+
+// For root and the node's own user, in the default domain.
+struct Configure {
+  uint16_t key_bytes = 0, value_bytes = 0;
+  uint32_t unused = 0;
+  // then: key, value; the answer is text
+};
+static_assert(sizeof(Configure) == 8);
 
 // Reads a packet from front to back. After a failed read every further one fails too, so that a decoder may check once
 // at its end. Copies, because a packet's bytes have no alignment to rely on.
@@ -376,6 +387,7 @@ bool decode(std::span<const std::byte> body, GiveBackMessage* out);
 bool decode(std::span<const std::byte> body, RemoveMessage* out);
 bool decode(std::span<const std::byte> body, NoteUseMessage* out);
 bool decode_flush(std::span<const std::byte> body, std::string_view* alias);
+bool decode_configure(std::span<const std::byte> body, std::string_view* key, std::string_view* value);
 
 // Decoders of answers, for the client.
 struct CommittedMessage {

@@ -37,6 +37,34 @@ TEST_F(LogTest, OneEventStaysOneLine) {
   EXPECT_NE(lines_.at(1).find("...\""), std::string::npos);
 }
 
+TEST_F(LogTest, JsonIsAnObjectALineWhateverIsInIt) {
+  Logger log = make(LogLevel::kInfo, {.burst = 1, .window = 10s});
+  log.set_format(LogFormat::kJson);
+  const auto say = [&] { log.warn("bad", {{"name", std::string_view("a\"b\\c\nd\xff", 9)}, {"pid", 42}}); };
+  say();
+  EXPECT_EQ(lines_.at(0),
+            "{\"level\":\"warn\",\"at\":1.500000,\"event\":\"bad\",\"name\":\"a\\\"b\\\\c\\u000ad\\u00ff\\u0000\","
+            "\"pid\":\"42\"}\n");
+  say();
+  clock_.advance(10s);
+  say();
+  EXPECT_NE(lines_.at(1).find(",\"suppressed\":\"1\"}\n"), std::string::npos) << lines_.at(1);
+  log.info("long", {{"name", std::string(100000, 'x')}});
+  EXPECT_LT(lines_.at(2).size(), 1200U);
+}
+
+TEST_F(LogTest, LevelAndFormatChangeWhileItRuns) {
+  Logger log = make(LogLevel::kWarn);
+  log.info("no");
+  log.set_level(LogLevel::kInfo);
+  log.info("yes");
+  log.set_format(LogFormat::kJson);
+  log.info("json");
+  ASSERT_EQ(lines_.size(), 2U);
+  EXPECT_EQ(lines_[0], "level=info at=1.500000 event=yes\n");
+  EXPECT_EQ(lines_[1], "{\"level\":\"info\",\"at\":1.500000,\"event\":\"json\"}\n");
+}
+
 TEST_F(LogTest, LevelsAboveAreSilent) {
   Logger log = make(LogLevel::kWarn);
   log.info("no");

@@ -16,6 +16,7 @@
 #include "node/admin.h"
 #include "node/counters.h"
 #include "node/harness.h"
+#include "node/http.h"
 #include "node/mailbox.h"
 #include "node/populator.h"
 #include "node/scrubber.h"
@@ -263,51 +264,6 @@ TEST(Mailbox, RunsPostsInOrderAndNoneAfterItIsClosed) {
 }
 
 // ---- admin HTTP ---------------------------------------------------------------------------------------------------
-
-FileDescriptor connect_http(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  sockaddr_in where = {};
-  where.sin_family = AF_INET;
-  where.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
-  ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &where.sin_addr);
-  FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval limit = {kWaitSeconds, 0};
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)) != 0) return {};
-  return fd;
-}
-
-struct HttpAnswer {
-  int status = 0;
-  std::string body;
-};
-
-HttpAnswer http(const std::string& address, const std::string& request) {
-  const FileDescriptor fd = connect_http(address);
-  if (!fd.valid()) return {};
-  ::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL);
-  std::string text;
-  char buffer[4096];
-  ssize_t size;
-  while ((size = ::recv(fd.get(), buffer, sizeof(buffer), 0)) > 0) text.append(buffer, static_cast<size_t>(size));
-  HttpAnswer answer;
-  if (text.rfind("HTTP/1.1 ", 0) == 0) answer.status = std::stoi(text.substr(9));
-  const size_t body = text.find("\r\n\r\n");
-  if (body != std::string::npos) answer.body = text.substr(body + 4);
-  return answer;
-}
-
-HttpAnswer http_get(const std::string& address, const std::string& path) {
-  return http(address, "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-}
-
-// A network namespace of one's own begins with its loopback interface down: nothing listens there for anybody.
-bool loopback_is_up() {
-  FileDescriptor any(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  ifreq request = {};
-  std::strncpy(request.ifr_name, "lo", sizeof(request.ifr_name) - 1);
-  return ::ioctl(any.get(), SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_UP) != 0;
-}
 
 TEST(AdminHttp, AnswersWhatOrchestratorsAsk) {
   if (!loopback_is_up()) GTEST_SKIP() << "the loopback interface is down here";

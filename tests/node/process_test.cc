@@ -311,7 +311,7 @@ TEST_F(NodeProcesses, SaysWhatIsWrongWithItsArguments) {
     EXPECT_NE(errors.find(text), std::string::npos) << errors;
   };
   refused({"--socket", socket_}, 2, "--memory");
-  refused({"--memory", "1MiB", "--socket", socket_}, 2, "at least");
+  refused({"--memory", "1MiB", "--socket", socket_}, 2, "range 16MiB to");
   refused({"--memory", "32MiB", "--socket", folder_.file("none/node.sock")}, 1, "mkdir");
   refused({"--memory", "32MiB", "--socket", folder_.file(std::string(200, 'x'))}, 2, "107");
   refused({"--memory", "32MiB", "--socket", socket_, "--admin", "nowhere"}, 2, "HOST:PORT");

@@ -235,6 +235,10 @@ TEST(LocalWire, OtherRequestsSayWhatWasSent) {
   std::string_view alias;
   ASSERT_TRUE(decode_flush(body_of(sample(samples, "flush")), &alias));
   EXPECT_EQ(alias, "alias");
+  std::string_view key, value;
+  ASSERT_TRUE(decode_configure(body_of(sample(samples, "configure")), &key, &value));
+  EXPECT_EQ(key, "key");
+  EXPECT_EQ(value, "value");
 }
 
 TEST(LocalWire, AnswersSayWhatWasSent) {

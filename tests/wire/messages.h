@@ -149,6 +149,16 @@ inline void add_requests(SampleMaker& make) {
            [](Builder& b) { b.add(Release{.session = 0x0102030405060708, .cookie = 0x090a0b0c0d0e0f10}); });
   make.add(
       "bye", MessageType::kBye, [](std::span<const std::byte>) { return true; }, [](Builder&) {});
+  make.add(
+      "configure", MessageType::kConfigure,
+      [](std::span<const std::byte> body) {
+        std::string_view key, value;
+        return decode_configure(body, &key, &value);
+      },
+      [](Builder& b) {
+        b.add(Configure{.key_bytes = 3, .value_bytes = 5, .unused = 0});
+        b.add_text("keyvalue");
+      });
 }
 
 inline void add_answers(SampleMaker& make) {

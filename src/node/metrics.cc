@@ -1,0 +1,364 @@
+#include "node/metrics.h"
+
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/time_histogram.h"
+
+namespace kvist {
+
+struct MetricInput {
+  struct PoolView {
+    std::string name;
+    PoolStats stats;
+    const ClientSums* clients;
+  };
+  const ReportSource& source;
+  std::vector<PoolView> pools;
+  uint64_t connected = 0, quarantined = 0, greeting = 0;
+};
+
+// Writes the lines of one family at a time.
+class MetricSamples {
+ public:
+  using Label = std::pair<const char*, std::string_view>;
+  using Labels = std::initializer_list<Label>;
+
+  explicit MetricSamples(std::string& out) : out_(out) {}
+
+  void begin(const MetricFamily& family) {
+    name_ = family.name;
+    out_ += "# HELP " + std::string(name_) + " " + family.help + ".\n# TYPE " + name_ + " " + metric_type_name(family.type) +
+            "\n";
+  }
+  void add(Labels labels, uint64_t value) { line("", labels, {}, std::to_string(value)); }
+  void add_real(Labels labels, double value) { line("", labels, {}, text_of(value)); }
+
+  // The bucket of a power-of-two histogram; counts[i] as TimeHistogram has them.
+  void add_histogram(Labels labels, std::span<const uint64_t> counts, uint64_t sum_ns) {
+    uint64_t all = 0;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      all += counts[i];
+      const bool last = i + 1 == counts.size();
+      const std::string bound = last ? "+Inf" : text_of(static_cast<double>(TimeHistogram::bound_ns(i)) / 1e9);
+      line("_bucket", labels, {"le", bound}, std::to_string(all));
+    }
+    line("_sum", labels, {}, text_of(static_cast<double>(sum_ns) / 1e9));
+    line("_count", labels, {}, std::to_string(all));
+  }
+
+ private:
+  static std::string text_of(double value) {
+    char buffer[64];
+    return {buffer, std::to_chars(buffer, buffer + sizeof(buffer), value).ptr};
+  }
+  void label(bool* first, const Label& each) {
+    out_ += *first ? "{" : ",";
+    *first = false;
+    out_ += std::string(each.first) + "=\"";
+    for (const char c : each.second) {
+      if (c == '\\' || c == '"') out_ += '\\';
+      if (c == '\n') {
+        out_ += "\\n";
+      } else {
+        out_ += c;
+      }
+    }
+    out_ += '"';
+  }
+  void line(const char* suffix, Labels labels, const Label& more, const std::string& value) {
+    out_ += name_;
+    out_ += suffix;
+    bool first = true;
+    for (const Label& each : labels) label(&first, each);
+    if (more.first != nullptr) label(&first, more);
+    out_ += (first ? " " : "} ") + value + "\n";
+  }
+
+  std::string& out_;
+  const char* name_ = "";
+};
+
+namespace {
+
+using In = MetricInput;
+using Out = MetricSamples;
+
+// ---- shapes that many families have -------------------------------------------------------------------------------
+
+template <uint64_t PoolStats::*Field>
+void of_pools(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) out.add({{"domain", pool.name}}, pool.stats.*Field);
+}
+
+template <uint64_t NodeCounters::*Field>
+void of_node(const In& in, Out& out) {
+  out.add({}, in.source.counters.*Field);
+}
+
+template <uint64_t (Scrubber::*Read)() const>
+void of_scrubber(const In& in, Out& out) {
+  out.add({}, in.source.scrubber == nullptr ? 0 : (in.source.scrubber->*Read)());
+}
+
+// ---- the others ---------------------------------------------------------------------------------------------------
+
+void build_info(const In& in, Out& out) { out.add({{"version", in.source.options.version}}, 1); }
+void uptime(const In& in, Out& out) { out.add_real({}, static_cast<double>(in.source.now_ms) / 1e3); }
+void ready(const In& in, Out& out) { out.add({}, std::strcmp(in.source.state, "ready") == 0 ? 1 : 0); }
+
+// They add up to the capacity.
+void pool_bytes(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) {
+    const PoolStats& s = pool.stats;
+    const uint64_t named = s.live_bytes + s.granted_bytes;
+    out.add({{"domain", pool.name}, {"state", "blocks"}}, s.live_bytes);
+    out.add({{"domain", pool.name}, {"state", "granted"}}, s.granted_bytes);
+    out.add({{"domain", pool.name}, {"state", "other"}}, s.used_bytes > named ? s.used_bytes - named : 0);
+    out.add({{"domain", pool.name}, {"state", "free"}}, s.ready_bytes > s.used_bytes ? s.ready_bytes - s.used_bytes : 0);
+    out.add({{"domain", pool.name}, {"state", "unpopulated"}}, s.capacity_bytes - s.ready_bytes);
+  }
+}
+
+void entries(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) {
+    const PoolStats& s = pool.stats;
+    out.add({{"domain", pool.name}, {"state", "live"}}, s.live_blocks);
+    out.add({{"domain", pool.name}, {"state", "stub"}}, s.stubs);
+    out.add({{"domain", pool.name}, {"state", "granted"}}, s.granted_slots);
+    out.add({{"domain", pool.name}, {"state", "fetching"}}, s.fetching);
+    out.add({{"domain", pool.name}, {"state", "free"}}, s.free_entries);
+  }
+}
+
+void commits(const In& in, Out& out) {
+  constexpr const char* kNames[kCommitCodes] = {"stored",    "already_there", "parent_absent", "flushed",
+                                                "bad_grant", "bad_block",     "bad_checksum",  "no_entries"};
+  for (const In::PoolView& pool : in.pools) {
+    for (int code = 0; code < kCommitCodes; ++code) {
+      out.add({{"domain", pool.name}, {"result", kNames[code]}}, pool.stats.commits[code]);
+    }
+  }
+}
+
+void grants_refused(const In& in, Out& out) {
+  constexpr const char* kNames[kGrantStops] = {nullptr,      "pool_pinned",   "evicting",
+                                               "over_quota", "no_memory_yet", "too_long"};
+  for (const In::PoolView& pool : in.pools) {
+    for (int stop = 1; stop < kGrantStops; ++stop) {
+      out.add({{"domain", pool.name}, {"reason", kNames[stop]}}, pool.stats.grants_stopped[stop]);
+    }
+  }
+}
+
+void reads(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) {
+    out.add({{"domain", pool.name}, {"result", "hit"}}, pool.clients->hits);
+    out.add({{"domain", pool.name}, {"result", "miss"}}, pool.clients->misses);
+  }
+}
+void read_bytes(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) out.add({{"domain", pool.name}}, pool.clients->bytes_got);
+}
+void verified(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) out.add({{"domain", pool.name}}, pool.clients->verified);
+}
+void client_failures(const In& in, Out& out) {
+  constexpr const char* kNames[kClientFailures] = {"corrupt", "pins_refused", "put_refused", "unavailable",
+                                                   "deadline_exceeded"};
+  for (const In::PoolView& pool : in.pools) {
+    for (size_t i = 0; i < kClientFailures; ++i) {
+      out.add({{"domain", pool.name}, {"reason", kNames[i]}}, pool.clients->failures[i]);
+    }
+  }
+}
+
+void stages(const In& in, Out& out) {
+  constexpr const char* kClient[kClientStages] = {"lookup", "copy", "verify"};
+  constexpr const char* kNode[kNodeStages] = {"reserve", "commit", "evict"};
+  std::array<uint64_t, TimeHistogram::kBuckets> counts;
+  for (size_t s = 0; s < kClientStages; ++s) {
+    counts.fill(0);
+    uint64_t sum_ns = 0;
+    for (const In::PoolView& pool : in.pools) {
+      for (size_t b = 0; b < counts.size(); ++b) counts[b] += pool.clients->stages[s].counts[b];
+      sum_ns += pool.clients->stages[s].sum_ns;
+    }
+    out.add_histogram({{"stage", kClient[s]}}, counts, sum_ns);
+  }
+  for (size_t s = 0; s < kNodeStages; ++s) {
+    const TimeHistogram& histogram = in.source.counters.stages[s];
+    for (size_t b = 0; b < counts.size(); ++b) counts[b] = histogram.counts[b].load(std::memory_order_relaxed);
+    out.add_histogram({{"stage", kNode[s]}}, counts, histogram.sum_ns.load(std::memory_order_relaxed));
+  }
+}
+
+void sessions(const In& in, Out& out) {
+  out.add({{"state", "greeting"}}, in.greeting);
+  out.add({{"state", "connected"}}, in.connected);
+  out.add({{"state", "quarantined"}}, in.quarantined);
+}
+void sessions_ended(const In& in, Out& out) {
+  for (size_t i = 0; i < kEndedReasons; ++i) {
+    out.add({{"reason", ended_name(static_cast<Ended>(i))}}, in.source.counters.ended[i]);
+  }
+}
+void requests(const In& in, Out& out) {
+  for (size_t i = 1; i < kRequestTypes; ++i) out.add({{"op", request_name(i)}}, in.source.counters.requests[i]);
+}
+void failures(const In& in, Out& out) {
+  for (size_t i = 1; i < kStatusCodes; ++i) {
+    out.add({{"code", status_code_name(static_cast<StatusCode>(i))}}, in.source.counters.failed_by_code[i]);
+  }
+}
+void turns(const In& in, Out& out) {
+  out.add({{"kind", "sleep"}}, in.source.counters.wakes);
+  out.add({{"kind", "poll"}}, in.source.counters.spins);
+}
+void config_changes(const In& in, Out& out) {
+  out.add({{"result", "done"}}, in.source.counters.config_changes);
+  out.add({{"result", "refused"}}, in.source.counters.config_refused);
+}
+void log_suppressed(const In& in, Out& out) { out.add({}, in.source.log_suppressed); }
+
+// ---- the table ----------------------------------------------------------------------------------------------------
+
+constexpr auto kCounter = MetricType::kCounter;
+constexpr auto kGauge = MetricType::kGauge;
+using P = PoolStats;
+using N = NodeCounters;
+
+// clang-format off
+constexpr std::array kFamilies = {
+    MetricFamily{"kvist_build_info", kGauge, "version", "1, with the version of the node", build_info},
+    MetricFamily{"kvist_uptime_seconds", kGauge, "", "Time since the node started", uptime},
+    MetricFamily{"kvist_ready", kGauge, "", "1 while clients are served and the pools have memory", ready},
+
+    MetricFamily{"kvist_pool_capacity_bytes", kGauge, "domain", "Memory for blocks that was asked for", of_pools<&P::capacity_bytes>},
+    MetricFamily{"kvist_pool_bytes", kGauge, "domain, state", "The capacity by what it is: blocks, granted to clients that fill it, other (rounding, quarantine, readers of what is gone), free, unpopulated", pool_bytes},
+    MetricFamily{"kvist_pool_entries", kGauge, "domain, state", "The tables' places by what they are", entries},
+    MetricFamily{"kvist_pool_entries_limit", kGauge, "domain", "Places in the tables", of_pools<&P::max_blocks>},
+    MetricFamily{"kvist_pool_metadata_bytes", kGauge, "domain", "Memory of the tables", of_pools<&P::metadata_bytes>},
+    MetricFamily{"kvist_pool_pinned_blocks", kGauge, "domain", "Blocks that are being read in place, as last counted", of_pools<&P::pinned_blocks>},
+    MetricFamily{"kvist_pool_pinned_bytes", kGauge, "domain", "Their bytes", of_pools<&P::pinned_bytes>},
+    MetricFamily{"kvist_pool_quarantined_slots", kGauge, "domain", "Slots kept out of use because bytes in them were wrong", of_pools<&P::quarantined_slots>},
+    MetricFamily{"kvist_pool_unpin_awaited_slots", kGauge, "domain", "Slots of blocks that are gone but still read", of_pools<&P::awaiting_unpin>},
+    MetricFamily{"kvist_pool_namespaces", kGauge, "domain", "Namespaces that are open", of_pools<&P::namespaces>},
+    MetricFamily{"kvist_pool_over_pinned_sessions", kGauge, "domain", "Sessions that pin more than they may and get no slots", of_pools<&P::over_pinned_sessions>},
+
+    MetricFamily{"kvist_commits_total", kCounter, "domain, result", "Blocks that clients filled and sent, by what became of them", commits},
+    MetricFamily{"kvist_stored_bytes_total", kCounter, "domain", "Bytes of the blocks that were stored", of_pools<&P::stored_bytes>},
+    MetricFamily{"kvist_grants_refused_total", kCounter, "domain, reason", "Requests for slots that got fewer than they asked for", grants_refused},
+    MetricFamily{"kvist_evicted_blocks_total", kCounter, "domain", "Blocks that made room", of_pools<&P::evicted>},
+    MetricFamily{"kvist_evict_examined_total", kCounter, "domain", "Blocks that were looked at for that", of_pools<&P::evict_examined>},
+    MetricFamily{"kvist_evict_revived_total", kCounter, "domain", "Victims that a reader held, and which stayed", of_pools<&P::evict_revived>},
+    MetricFamily{"kvist_removed_blocks_total", kCounter, "domain", "Blocks that clients removed", of_pools<&P::removed>},
+    MetricFamily{"kvist_flushed_blocks_total", kCounter, "domain", "Blocks of namespaces that were flushed", of_pools<&P::flushed>},
+    MetricFamily{"kvist_bad_blocks_total", kCounter, "domain", "Blocks whose bytes were found wrong and which were taken out", of_pools<&P::bad_blocks>},
+    MetricFamily{"kvist_false_reports_total", kCounter, "domain", "Blocks reported as wrong whose bytes are right", of_pools<&P::false_reports>},
+    MetricFamily{"kvist_skipped_rechecks_total", kCounter, "domain", "Commits whose checksum was not computed again because their client's allowance was spent", of_pools<&P::rechecks_skipped>},
+    MetricFamily{"kvist_garbage_pins_total", kCounter, "domain", "Words in pin tables that name no place", of_pools<&P::garbage_pins>},
+    MetricFamily{"kvist_index_full_total", kCounter, "domain", "Blocks that found no room in the index", of_pools<&P::index_full>},
+    MetricFamily{"kvist_stubs_made_total", kCounter, "domain", "Absent parents that got a place", of_pools<&P::stubs_made>},
+    MetricFamily{"kvist_stubs_filled_total", kCounter, "domain", "Of those, the ones whose block came", of_pools<&P::stubs_filled>},
+    MetricFamily{"kvist_moved_blocks_total", kCounter, "domain", "Blocks moved so that memory changes its size class", of_pools<&P::moved_blocks>},
+    MetricFamily{"kvist_moved_extents_total", kCounter, "domain", "Extents that changed it", of_pools<&P::extents_moved>},
+
+    MetricFamily{"kvist_reads_total", kCounter, "domain, result", "Blocks that clients looked for, by their own count", reads},
+    MetricFamily{"kvist_read_bytes_total", kCounter, "domain", "Bytes of the hits, by the clients' own count", read_bytes},
+    MetricFamily{"kvist_verified_blocks_total", kCounter, "domain", "Blocks whose checksum clients compared, by their own count", verified},
+    MetricFamily{"kvist_client_failures_total", kCounter, "domain, reason", "Calls or blocks that failed in clients, by their own count", client_failures},
+    MetricFamily{"kvist_stage_seconds", MetricType::kHistogram, "stage, le", "How long stages take: lookup (of up to 64 names), copy and verify (of a block) in clients, where one in 64, 16 and 16 is timed and counts for all; reserve and commit (of a message), evict (a step ahead of demand) in the node", stages},
+
+    MetricFamily{"kvist_sessions", kGauge, "state", "Clients; quarantined: without a connection, but alive", sessions},
+    MetricFamily{"kvist_sessions_opened_total", kCounter, "", "Clients that were welcomed", of_node<&N::sessions_opened>},
+    MetricFamily{"kvist_sessions_ended_total", kCounter, "reason", "Conversations that ended", sessions_ended},
+    MetricFamily{"kvist_connections_total", kCounter, "", "Connections that were accepted", of_node<&N::accepted>},
+    MetricFamily{"kvist_accept_failures_total", kCounter, "", "Connections refused for want of descriptors or because too many are silent", of_node<&N::accept_failures>},
+    MetricFamily{"kvist_requests_total", kCounter, "op", "Requests of clients", requests},
+    MetricFamily{"kvist_unknown_requests_total", kCounter, "", "Requests of types that this version does not know", of_node<&N::unknown_requests>},
+    MetricFamily{"kvist_request_failures_total", kCounter, "code", "Answers with another status than OK", failures},
+    MetricFamily{"kvist_delayed_answers_total", kCounter, "", "Answers that waited for a client to read those before", of_node<&N::outputs_delayed>},
+    MetricFamily{"kvist_refused_reports_total", kCounter, "", "Reports of bad blocks beyond a client's allowance", of_node<&N::reports_refused>},
+
+    MetricFamily{"kvist_stock_asked_back_total", kCounter, "", "Times that a client was asked for slots it keeps ready, because another found no room", of_node<&N::stock_asked_back>},
+    MetricFamily{"kvist_populate_failures_total", kCounter, "", "Extents for which the system had no memory", of_node<&N::populate_failures>},
+    MetricFamily{"kvist_scrubbed_blocks_total", kCounter, "", "Blocks that the scrubber read again", of_scrubber<&Scrubber::blocks>},
+    MetricFamily{"kvist_scrubbed_bytes_total", kCounter, "", "Their bytes", of_scrubber<&Scrubber::bytes>},
+    MetricFamily{"kvist_scrub_rounds_total", kCounter, "", "Times that it went through everything", of_scrubber<&Scrubber::rounds>},
+    MetricFamily{"kvist_loop_turns_total", kCounter, "kind", "Turns of the node's loop, after sleeping or while polling", turns},
+    MetricFamily{"kvist_loop_disturbed_polls_total", kCounter, "", "Polls during which somebody else had the CPU", of_node<&N::spins_disturbed>},
+    MetricFamily{"kvist_config_changes_total", kCounter, "result", "Changes of settings while running", config_changes},
+    MetricFamily{"kvist_log_suppressed_lines_total", kCounter, "", "Log lines dropped by the rate limit", log_suppressed},
+};
+// clang-format on
+
+constexpr const char* kHead = R"(# Metrics of a node
+
+<!-- Written by `make docs` from src/node/metrics.cc: edit that, not this. -->
+
+`GET /metrics` on the admin HTTP, in Prometheus' text format. Names stay as they are from version to version; a new version may
+add some. The label `domain` is the tenant's name, empty for the node's own pool. No label comes from what a client says.
+
+Some numbers are the clients' own word, since a read makes no call: they arrive through memory that each client shares with the
+node, at once for reads and within some seconds for failures. The node adds up their growth and bounds it, and relies on none of
+them. `kvist_stage_seconds` has buckets of powers of two, from 256 ns to about a second.
+
+| metric | type | labels | meaning |
+| --- | --- | --- | --- |
+)";
+
+}  // namespace
+
+std::span<const MetricFamily> metric_families() { return kFamilies; }
+
+const char* metric_type_name(MetricType type) {
+  switch (type) {
+    case MetricType::kCounter: return "counter";
+    case MetricType::kGauge: return "gauge";
+    case MetricType::kHistogram: return "histogram";
+  }
+  return "";
+}
+
+std::string metrics_text(const ReportSource& source) {
+  In input{.source = source, .pools = {}};
+  source.sessions.for_each([&](Session& session) {
+    switch (session.state) {
+      case Session::State::kGreeting: ++input.greeting; return;
+      case Session::State::kConnected: ++input.connected; break;
+      case Session::State::kQuarantined: ++input.quarantined; break;
+    }
+    session.harvest();
+  });
+  for (const auto& domain : source.domains) {
+    PoolStats stats = domain->pool().stats();
+    const Pool::SessionUse scrubber = domain->pool().session_use(source.scrubber_session);
+    stats.pinned_blocks -= scrubber.pinned_blocks;
+    stats.pinned_bytes -= scrubber.pinned_bytes;
+    input.pools.push_back({domain->name(), stats, &domain->client_sums});
+  }
+  std::string text;
+  MetricSamples samples(text);
+  for (const MetricFamily& family : kFamilies) {
+    samples.begin(family);
+    family.collect(input, samples);
+  }
+  return text;
+}
+
+std::string metrics_reference() {
+  std::string page = kHead;
+  for (const MetricFamily& family : kFamilies) {
+    page += "| `" + std::string(family.name) + "` | " + metric_type_name(family.type) + " | " + family.labels + " | " +
+            family.help + " |\n";
+  }
+  return page;
+}
+
+}  // namespace kvist

@@ -1,0 +1,239 @@
+// What lies in deploy/ and docs/ agrees with the program: checked with each tool's own checker where it is installed.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "cli/command.h"
+#include "cli/verb.h"
+#include "node/config_schema.h"
+#include "node/harness.h"
+#include "node/metrics.h"
+
+namespace kvist::cli {
+namespace {
+
+using test::Folder;
+using test::Json;
+
+const std::string kSource = KVIST_SOURCE_DIR;
+
+std::string read(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << path;
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+struct Ran {
+  int code = -1;
+  std::string out;  // and errors
+};
+
+Ran shell(const std::string& command) {
+  Ran ran;
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return ran;
+  std::array<char, 4096> buffer;
+  size_t size;
+  while ((size = ::fread(buffer.data(), 1, buffer.size(), pipe)) > 0) ran.out.append(buffer.data(), size);
+  const int status = ::pclose(pipe);
+  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ran;
+}
+
+bool there_is(const std::string& tool) { return shell("command -v " + tool).code == 0; }
+
+// kvist_... words of a text that could be metrics, without the endings of a histogram's series.
+std::set<std::string> metrics_in(const std::string& text) {
+  std::set<std::string> names;
+  const std::regex word("kvist_[a-z_]+");
+  for (std::sregex_iterator at(text.begin(), text.end(), word), end; at != end; ++at) {
+    names.insert(std::regex_replace(at->str(), std::regex("_bucket$|_count$|_sum$"), ""));
+  }
+  return names;
+}
+
+void expect_known(const std::set<std::string>& names, const std::string& where) {
+  std::set<std::string> known;
+  for (const MetricFamily& family : metric_families()) known.insert(family.name);
+  EXPECT_FALSE(names.empty()) << where;
+  for (const std::string& name : names) EXPECT_TRUE(known.contains(name)) << where << " uses " << name;
+}
+
+// ---- Prometheus and Grafana ---------------------------------------------------------------------------------------
+
+TEST(Deploy, AlertsAndDashboardUseMetricsThatThereAre) {
+  expect_known(metrics_in(read(kSource + "/deploy/prometheus/alerts.yaml")), "alerts.yaml");
+  const Json dashboard = Json::parse(read(kSource + "/deploy/grafana/kvist.json"));
+  expect_known(metrics_in(dashboard.dump()), "kvist.json");
+  for (const Json& panel : dashboard["panels"]) EXPECT_FALSE(panel["targets"].empty()) << panel["title"];
+}
+
+TEST(Deploy, PromtoolTakesTheAlertsAndTheirTests) {
+  if (!there_is("promtool")) GTEST_SKIP() << "promtool (package prometheus) is not installed";
+  const std::string folder = kSource + "/deploy/prometheus";
+  const Ran check = shell("promtool check rules " + folder + "/alerts.yaml");
+  EXPECT_EQ(check.code, 0) << check.out;
+  const Ran tests = shell("promtool test rules " + folder + "/alerts_test.yaml");
+  EXPECT_EQ(tests.code, 0) << tests.out;
+}
+
+// As rules, which promtool reads; Grafana's variables get values first.
+TEST(Deploy, PromtoolTakesTheDashboardsQueries) {
+  if (!there_is("promtool")) GTEST_SKIP() << "promtool (package prometheus) is not installed";
+  Json rules = Json::array();
+  const Json dashboard = Json::parse(read(kSource + "/deploy/grafana/kvist.json"));
+  for (const Json& panel : dashboard["panels"]) {
+    for (const Json& target : panel["targets"]) {
+      std::string query = target["expr"];
+      query = std::regex_replace(query, std::regex("\\$__rate_interval"), "5m");
+      query = std::regex_replace(query, std::regex("\\$(instance|domain)"), ".*");
+      rules.push_back({{"record", "query" + std::to_string(rules.size())}, {"expr", query}});
+    }
+  }
+  Folder folder;
+  Json group, file;
+  group["name"] = "queries";
+  group["rules"] = rules;
+  file["groups"] = Json::array({group});
+  std::ofstream(folder.file("queries.yaml")) << file.dump();
+  const Ran check = shell("promtool check rules --lint=none " + folder.file("queries.yaml"));
+  EXPECT_EQ(check.code, 0) << check.out;
+}
+
+TEST(Deploy, PromtoolTakesTheMetrics) {
+  if (!there_is("promtool")) GTEST_SKIP() << "promtool (package prometheus) is not installed";
+  test::ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  const Ran check = shell("curl -sf http://" + node.node().admin_address() + "/metrics | promtool check metrics");
+  if (!there_is("curl")) GTEST_SKIP() << "curl is not installed";
+  EXPECT_EQ(check.code, 0) << check.out;
+  EXPECT_EQ(check.out, "");
+}
+
+// ---- systemd, containers ------------------------------------------------------------------------------------------
+
+TEST(Deploy, SystemdTakesTheUnit) {
+  if (!there_is("systemd-analyze")) GTEST_SKIP() << "systemd-analyze is not installed";
+  // The command and its user need not be installed to check the rest.
+  std::string unit = read(kSource + "/deploy/systemd/kvist-node.service");
+  unit = std::regex_replace(unit, std::regex("/usr/local/bin/kvist"), KVIST_BINARY);
+  unit = std::regex_replace(unit, std::regex("(User|Group)=kvist"), "$1=root");
+  Folder folder;
+  std::ofstream(folder.file("kvist-node.service")) << unit;
+  const Ran check = shell("systemd-analyze verify --man=no " + folder.file("kvist-node.service"));
+  EXPECT_EQ(check.code, 0) << check.out;
+  EXPECT_EQ(check.out.find("kvist-node.service"), std::string::npos) << check.out;
+}
+
+TEST(Deploy, TheUnitsCommandLineIsOne) {
+  const std::string unit = read(kSource + "/deploy/systemd/kvist-node.service");
+  std::smatch match;
+  ASSERT_TRUE(std::regex_search(unit, match, std::regex("ExecStart=/usr/local/bin/kvist (.*)")));
+  Folder folder;
+  std::ofstream(folder.file("node.yaml")) << "pool:\n  memory: 64MiB\n";
+  std::istringstream line(std::regex_replace(match[1].str(), std::regex("/etc/kvist/node.yaml"), folder.file("node.yaml")));
+  std::vector<std::string> words{std::istream_iterator<std::string>(line), {}};
+  words.push_back("--print-config");
+  const Outcome outcome = run_command(words);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("/run/kvist/node.sock"), std::string::npos);
+}
+
+TEST(Deploy, TheImageHasTheLibrariesThatTheCommandLinks) {
+  if (!there_is("dpkg-query") || !there_is("ldd")) GTEST_SKIP() << "dpkg-query and ldd are needed";
+  if (shell(std::string("ldd ") + KVIST_BINARY).out.find("san.so") != std::string::npos) GTEST_SKIP() << "a sanitized build";
+  // What the command itself needs; those bring what they need.
+  const Ran needed = shell(std::string("objdump -p ") + KVIST_BINARY + " | awk '/NEEDED/ {print $2}'");
+  ASSERT_EQ(needed.code, 0) << needed.out;
+  const std::string image = read(kSource + "/deploy/container/Containerfile");
+  const std::string install = image.substr(image.rfind("apt-get install"), 400);
+  std::istringstream names(needed.out);
+  for (std::string name; names >> name;) {
+    const Ran owner = shell("dpkg-query -S '*/" + name + "' | head -1 | cut -d: -f1");
+    const std::string package = owner.out.substr(0, owner.out.find('\n'));
+    if (package == "libc6") continue;  // every image has it
+    EXPECT_NE(install.find(" " + package + " "), std::string::npos) << name << " is in " << package;
+  }
+  // The variables that the image sets are settings.
+  const std::regex variable("KVIST_[A-Z_]+");
+  for (std::sregex_iterator at(image.begin(), image.end(), variable), end; at != end; ++at) {
+    const auto keys = config_keys();
+    EXPECT_TRUE(std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& key) { return variable_of(key) == at->str(); }))
+        << at->str();
+  }
+}
+
+// ---- documents ----------------------------------------------------------------------------------------------------
+
+// Every `Suite.Name` in the operations page is a test.
+TEST(Docs, TheTestsThatOperationsNamesAreThere) {
+  std::string tests;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(kSource + "/tests")) {
+    if (entry.path().extension() == ".cc") tests += read(entry.path());
+  }
+  const std::string page = read(kSource + "/docs/operations.md");
+  const std::regex named("`([A-Z][A-Za-z]+)\\.([A-Z][A-Za-z0-9]+)`");
+  size_t found = 0;
+  for (std::sregex_iterator at(page.begin(), page.end(), named), end; at != end; ++at, ++found) {
+    const std::string test = "(" + (*at)[1].str() + ", " + (*at)[2].str() + ")";
+    EXPECT_NE(tests.find(test), std::string::npos) << test;
+  }
+  EXPECT_GT(found, 20u);
+}
+
+TEST(Docs, LinksOfTheOperationsPageLeadSomewhere) {
+  const std::string page = read(kSource + "/docs/operations.md");
+  const std::regex link("\\]\\(([^)#:]+)\\)");
+  for (std::sregex_iterator at(page.begin(), page.end(), link), end; at != end; ++at) {
+    EXPECT_TRUE(std::filesystem::exists(kSource + "/docs/" + (*at)[1].str())) << (*at)[1].str();
+  }
+}
+
+TEST(Manual, EachVerbHasAPageThatManTakes) {
+  Folder folder;
+  const bool man = there_is("man");
+  for (const Verb* verb : all_verbs()) {
+    const Outcome page = run_command({"manual", "man", verb->name});
+    ASSERT_EQ(page.code, 0) << page.err;
+    EXPECT_EQ(page.out.rfind(".TH ", 0), 0u);
+    EXPECT_NE(page.out.find(".SH OPTIONS\n"), std::string::npos) << verb->name;
+    if (!man) continue;
+    std::ofstream(folder.file("page.1")) << page.out;
+    const Ran shown =
+        shell("LC_ALL=C.UTF-8 MANWIDTH=100 man --warnings -E UTF-8 -l " + folder.file("page.1") + " >/dev/null");
+    EXPECT_EQ(shown.out, "") << verb->name;
+  }
+  const std::string node = run_command({"manual", "man", "node"}).out;
+  EXPECT_NE(node.find("\\fB\\-\\-memory\\fR \\fISIZE\\fR"), std::string::npos);
+  EXPECT_NE(node.find("\n.SH EXAMPLES\n"), std::string::npos);
+  EXPECT_EQ(run_command({"manual", "man"}).out.rfind(".TH KVIST 1", 0), 0u);
+  EXPECT_EQ(run_command({"manual", "man", "nonsense"}).code, 2);
+}
+
+TEST(Manual, CompletionKnowsVerbsOptionsAndValues) {
+  if (!there_is("bash")) GTEST_SKIP() << "bash is not installed";
+  Folder folder;
+  std::ofstream(folder.file("kvist")) << run_command({"manual", "completion"}).out;
+  const auto complete = [&](const std::string& line) {
+    const std::string script = "source " + folder.file("kvist") + "; COMP_WORDS=(" + line +
+                               "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _kvist; echo ${COMPREPLY[@]}";
+    return shell("bash -c '" + script + "'").out;
+  };
+  EXPECT_EQ(complete("kvist no"), "node\n");
+  EXPECT_EQ(complete("kvist node --mem"), "--memory\n");
+  EXPECT_EQ(complete("kvist node --log-level w"), "warn\n");
+  EXPECT_EQ(complete("kvist config set verify.re"), "verify.recheck\n");
+  EXPECT_EQ(complete("kvist help flu"), "flush\n");
+}
+
+}  // namespace
+}  // namespace kvist::cli
