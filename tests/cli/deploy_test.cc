@@ -15,6 +15,7 @@
 #include "node/config_schema.h"
 #include "node/harness.h"
 #include "node/metrics.h"
+#include "support/paths.h"
 
 namespace kvist::cli {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 using test::Folder;
 using test::Json;
 
-const std::string kSource = KVIST_SOURCE_DIR;
+const std::string kSource = test::kSourceFolder;
 
 std::string read(const std::string& path) {
   std::ifstream file(path);
@@ -125,7 +126,7 @@ TEST(Deploy, SystemdTakesTheUnit) {
   if (!there_is("systemd-analyze")) GTEST_SKIP() << "systemd-analyze is not installed";
   // The command and its user need not be installed to check the rest.
   std::string unit = read(kSource + "/deploy/systemd/kvist-node.service");
-  unit = std::regex_replace(unit, std::regex("/usr/local/bin/kvist"), KVIST_BINARY);
+  unit = std::regex_replace(unit, std::regex("/usr/local/bin/kvist"), test::kCommand);
   unit = std::regex_replace(unit, std::regex("(User|Group)=kvist"), "$1=root");
   Folder folder;
   std::ofstream(folder.file("kvist-node.service")) << unit;
@@ -150,9 +151,9 @@ TEST(Deploy, TheUnitsCommandLineIsOne) {
 
 TEST(Deploy, TheImageHasTheLibrariesThatTheCommandLinks) {
   if (!there_is("dpkg-query") || !there_is("ldd")) GTEST_SKIP() << "dpkg-query and ldd are needed";
-  if (shell(std::string("ldd ") + KVIST_BINARY).out.find("san.so") != std::string::npos) GTEST_SKIP() << "a sanitized build";
+  if (shell(std::string("ldd ") + test::kCommand).out.find("san.so") != std::string::npos) GTEST_SKIP() << "a sanitized build";
   // What the command itself needs; those bring what they need.
-  const Ran needed = shell(std::string("objdump -p ") + KVIST_BINARY + " | awk '/NEEDED/ {print $2}'");
+  const Ran needed = shell(std::string("objdump -p ") + test::kCommand + " | awk '/NEEDED/ {print $2}'");
   ASSERT_EQ(needed.code, 0) << needed.out;
   const std::string image = read(kSource + "/deploy/container/Containerfile");
   const std::string install = image.substr(image.rfind("apt-get install"), 400);

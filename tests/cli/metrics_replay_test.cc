@@ -9,6 +9,7 @@
 
 #include "node/harness.h"
 #include "node/http.h"
+#include "support/paths.h"
 
 namespace kvist::test {
 namespace {
@@ -40,7 +41,7 @@ TEST(MetricsOfAReplay, AreWhatItDid) {
   }
   ProcessNode node({"--memory", "256MiB", "--block-bytes", "64KiB", "--socket", socket, "--scrub", "0"});
   ASSERT_FALSE(node.line().empty()) << node.errors();
-  FILE* pipe = ::popen((std::string(KVIST_BINARY) + " replay " + trace + " --socket " + socket +
+  FILE* pipe = ::popen((std::string(kCommand) + " replay " + trace + " --socket " + socket +
                         " --clients 3 --block-bytes 64KiB --json 2>/dev/null")
                            .c_str(),
                        "r");

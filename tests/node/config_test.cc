@@ -10,6 +10,7 @@
 
 #include "base/spelling.h"
 #include "node/harness.h"
+#include "support/paths.h"
 
 namespace kvist::test {
 namespace {
@@ -200,7 +201,7 @@ TEST(Config, WhatIsPrintedCanBeReadAgain) {
 }
 
 TEST(Config, TheReferencePageIsUpToDate) {
-  std::ifstream file(std::string(KVIST_SOURCE_DIR) + "/docs/configuration.md");
+  std::ifstream file(std::string(kSourceFolder) + "/docs/configuration.md");
   std::stringstream page;
   page << file.rdbuf();
   EXPECT_EQ(page.str(), config_reference()) << "run `make docs`";

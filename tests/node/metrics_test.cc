@@ -9,6 +9,7 @@
 
 #include "node/harness.h"
 #include "node/http.h"
+#include "support/paths.h"
 
 namespace kvist::test {
 namespace {
@@ -110,7 +111,7 @@ TEST(Metrics, NamesAndTypesStayAsTheyAre) {
 }
 
 TEST(Metrics, TheReferencePageIsUpToDate) {
-  std::ifstream file(std::string(KVIST_SOURCE_DIR) + "/docs/metrics.md");
+  std::ifstream file(std::string(kSourceFolder) + "/docs/metrics.md");
   std::stringstream page;
   page << file.rdbuf();
   EXPECT_EQ(page.str(), metrics_reference()) << "run `make docs`";
