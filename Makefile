@@ -64,7 +64,7 @@ fuzz: ## Fuzz every decoder of foreign bytes for SECONDS_EACH seconds, then prin
 	@tools/build.sh fuzz fuzzers
 	@tools/fuzz.sh
 
-docs: build ## Write the generated pages of docs/ anew: settings and metrics
+docs: build ## Write the generated pages of docs/ anew (settings, metrics) and check all pages: links, names, tests
 	@tools/docs.sh
 
 format: ## Format the sources in place
