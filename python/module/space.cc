@@ -146,13 +146,15 @@ PyObject* prefix(PyObject* self, PyObject* const* given_values, Py_ssize_t count
     SpaceCall call;
     ChainArgument chain;
     PrefixOptions options;
+    Deadline deadline;
     uint64_t start = 0;
     bool hint = false;
     if (!call.begin(self) || !chain.read(call.state(), values[0]) || !read_uint(values[1], "start", UINT32_MAX, &start) ||
         !read_bool(values[2], &hint) || !read_parts(call, values[3], &options.parts) ||
-        !read_timeout(values[4], &options.deadline)) {
+        !read_timeout(values[4], &deadline)) {
       return nullptr;
     }
+    if (values[4] != nullptr && values[4] != Py_None) options.deadline = deadline;
     options.from = static_cast<uint32_t>(start);
     options.promise = !hint;
     Prefix found;

@@ -117,8 +117,6 @@ std::string option_words(const std::vector<Arguments::Description>& options) {
   return words;
 }
 
-std::string long_name(const Arguments::Description& option) { return option.name.substr(option.name.rfind(',') + 1); }
-
 // Whether the value is a file's name; else, what words it may be.
 bool names_a_file(const Arguments::Description& option) {
   return option.value_name == "FILE" || option.value_name == "PATH" || option.name == "FILE";

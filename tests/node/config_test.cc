@@ -71,7 +71,9 @@ TEST(ConfigSchema, NamesAndSpellingsAreUnique) {
     EXPECT_TRUE(names.insert(name_of(key)).second) << name_of(key);
     EXPECT_TRUE(variables.insert(variable_of(key)).second) << variable_of(key);
     EXPECT_TRUE(flags.insert(flag_of(key)).second) << flag_of(key);
-    if (shown_flag_of(key) != flag_of(key)) EXPECT_TRUE(flags.insert(shown_flag_of(key)).second) << shown_flag_of(key);
+    if (shown_flag_of(key) != flag_of(key)) {
+      EXPECT_TRUE(flags.insert(shown_flag_of(key)).second) << shown_flag_of(key);
+    }
     EXPECT_EQ(find_config_key(name_of(key)), &key);
     EXPECT_GT(std::string(key.help).size(), 10u);
   }
@@ -94,7 +96,8 @@ TEST(Config, EachSettingByFileAndByVariable) {
     EXPECT_EQ(source_of(by_variable.options, key), "variable " + variable_of(key));
     // Nothing else has changed.
     for (const ConfigKey& other : config_keys()) {
-      if (&other != &key) EXPECT_EQ(value_in(by_file, other), value_in(Config{}, other)) << name_of(other);
+      if (&other == &key) continue;
+      EXPECT_EQ(value_in(by_file, other), value_in(Config{}, other)) << name_of(other);
     }
   }
 }

@@ -167,7 +167,7 @@ class Replay {
         slot(packet, 16, 1)[0] ^= std::byte{1};  // as it was when the client noticed
         put_grant(packet, 16);
         break;
-      case kList: store(packet, 24, spaces_.rbegin()->second.slot); break;
+      case kList: put_space(packet, 32, 24); break;
       case kRelease: {
         const auto found = sessions_.find(load<uint64_t>(packet, 16));
         ASSERT_TRUE(found != sessions_.end());
@@ -315,7 +315,7 @@ class Recorder {
   bool pass(const FileDescriptor& from, const FileDescriptor& to, char direction) {
     Packet packet(wire::kMaxPacket);
     iovec range = {packet.data(), packet.size()};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int))> control = {};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(8 * sizeof(int))> control = {};
     msghdr message = {};
     message.msg_iov = &range;
     message.msg_iovlen = 1;

@@ -325,7 +325,7 @@ TEST(NodeProtocol, FailedRequestsSayWhyAndGoOn) {
       client.ask(MessageType::kReportBad, [](Builder& b) { b.add(wire::ReportBad{.entry = 0xffffffff, .generation = 1}); }),
       StatusCode::kInvalidArgument, "entry");
   expect(client.ask(MessageType::kStat, [](Builder& b) { b.add(wire::Stat{.what = 7, .offset = 0}); }),
-         StatusCode::kInvalidArgument, "0 to 2");
+         StatusCode::kInvalidArgument, "0 to 3");
   expect(client.ask(MessageType::kStat, [](Builder& b) { b.add(wire::Stat{.what = 0, .offset = 12345}); }),
          StatusCode::kOutOfRange, "again");
   expect(client.ask(static_cast<MessageType>(77), [](Builder&) {}), StatusCode::kUnimplemented, "77");
