@@ -406,7 +406,8 @@ typedef struct kvist_prefix_options {
  *
  * KVIST_OK: an ordinary hole, or the end of the chain. Else why there is no more: KVIST_FAILED_PRECONDITION (flushed; after
  * fork), KVIST_UNAVAILABLE, KVIST_RESOURCE_EXHAUSTED (no more pins), KVIST_DATA_LOSS (the next block failed its
- * verification), KVIST_DEADLINE_EXCEEDED (what was not looked at, or not verified, in time), KVIST_INVALID_ARGUMENT. Either way *out, where it is not NULL, is what was found before that. */
+ * verification), KVIST_DEADLINE_EXCEEDED (what was not looked at, or not verified, in time), KVIST_INVALID_ARGUMENT. Either
+ * way *out, where it is not NULL, is what was found before that. */
 KVIST_API kvist_status kvist_space_longest_prefix(const kvist_space* space, const kvist_chain* chain,
                                                   const kvist_prefix_options* options, int64_t timeout_ns,
                                                   kvist_prefix** out, kvist_error* error);

@@ -19,7 +19,8 @@ kvist_status kvist_space_longest_prefix(const kvist_space* space, const kvist_ch
     if (Status status = chain_of(chain, &positions); !status.ok()) return answer(error, status);
     if (Status status = take(options, "KVIST_PREFIX_OPTIONS_INIT", &given); !status.ok()) return answer(error, status);
     auto prefix = std::make_unique<kvist_prefix>();
-    prefix->prefix = space->space.longest_prefix(positions, {given.from, given.hint == 0, given.parts, deadline_of(timeout_ns)});
+    prefix->prefix =
+        space->space.longest_prefix(positions, {given.from, given.hint == 0, given.parts, deadline_of(timeout_ns)});
     *out = prefix.release();
     return answer(error, (*out)->prefix.status());
   });

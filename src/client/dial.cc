@@ -135,8 +135,7 @@ StatusOr<Answered> read_welcome(FileDescriptor socket, const std::string& path, 
     return unavailable("what listens at " + path + " is no node: it does not speak Kvist's protocol");
   }
   if (header.status != 0) {
-    return Status(wire::status_code_of(header.status),
-                  std::string(reinterpret_cast<const char*>(body.data()), body.size()));
+    return Status(wire::status_code_of(header.status), std::string(reinterpret_cast<const char*>(body.data()), body.size()));
   }
   const wire::Welcome& welcome = answered.welcome;
   wire::Cursor cursor(body);

@@ -124,7 +124,6 @@ void Domain::set_gathered(uint64_t bytes, const Status& why) {
 
 bool Domain::accepts(std::string_view token) const { return token_.empty() || same_token(token, token_); }
 
-
 SessionLimits Domain::limits(const SessionLimits& asked) const {
   constexpr uint64_t kShare = 4;
   SessionLimits limits = asked;

@@ -151,7 +151,8 @@ TEST(Deploy, TheUnitsCommandLineIsOne) {
 
 TEST(Deploy, TheImageHasTheLibrariesThatTheCommandLinks) {
   if (!there_is("dpkg-query") || !there_is("ldd")) GTEST_SKIP() << "dpkg-query and ldd are needed";
-  if (shell(std::string("ldd ") + test::kCommand).out.find("san.so") != std::string::npos) GTEST_SKIP() << "a sanitized build";
+  if (shell(std::string("ldd ") + test::kCommand).out.find("san.so") != std::string::npos)
+    GTEST_SKIP() << "a sanitized build";
   // What the command itself needs; those bring what they need.
   const Ran needed = shell(std::string("objdump -p ") + test::kCommand + " | awk '/NEEDED/ {print $2}'");
   ASSERT_EQ(needed.code, 0) << needed.out;
@@ -160,7 +161,8 @@ TEST(Deploy, TheImageHasTheLibrariesThatTheCommandLinks) {
   std::istringstream names(needed.out);
   for (std::string name; names >> name;) {
     // Machines that build for several architectures have a library of the name for each.
-    const Ran owner = shell("dpkg-query -S '*/" + name + "' | grep \"/$(uname -m)-linux-gnu[^/]*/\" | head -1 | cut -d: -f1");
+    const Ran owner =
+        shell("dpkg-query -S '*/" + name + "' | grep \"/$(uname -m)-linux-gnu[^/]*/\" | head -1 | cut -d: -f1");
     const std::string package = owner.out.substr(0, owner.out.find('\n'));
     if (package == "libc6") continue;  // every image has it
     EXPECT_NE(install.find(" " + package + " "), std::string::npos) << name << " is in " << package;

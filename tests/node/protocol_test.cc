@@ -647,8 +647,7 @@ TEST(NodeAbuse, HolesInTheArenaAreBadBlocks) {
   ASSERT_TRUE(vandal.join() && other.join() && other.open());
   ASSERT_TRUE(other.put(digest_of(1), 64 << 10));
   const Located found = other.reader.locate(other.space, digest_of(1), 0);
-  const uint64_t offset =
-      location_offset(other.reader.control().entries[found.id].location.load(std::memory_order_acquire));
+  const uint64_t offset = location_offset(other.reader.control().entries[found.id].location.load(std::memory_order_acquire));
   const int control = vandal.descriptors()[0].get(), arena = vandal.descriptors()[2].get();
   constexpr int kPunch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
   EXPECT_NE(::fallocate(control, kPunch, 0, 4096), 0);
