@@ -89,7 +89,7 @@ class Node:
         return self._process.returncode
 
     def client(self, **options: Any) -> Client:
-        """A Client of this node; options as of kvist.Client."""
+        """A Client of this node; options as of kvist.Client. Keep the node too: it ends with its last reference."""
         return Client(self.socket, **options)
 
     def close(self, timeout: float = 10.0) -> int | None:
