@@ -27,8 +27,9 @@ namespace kvist {
 namespace {
 
 constexpr size_t kWorkers = 4;
-constexpr size_t kWaiting = 16;            // connections accepted and not yet served; further ones wait in the kernel
-constexpr std::chrono::seconds kToAsk{1};  // for a request to arrive in whole
+constexpr size_t kWaiting = 16;                // connections accepted and not yet served; further ones wait in the kernel
+constexpr std::chrono::seconds kToAsk{1};      // for a request to arrive in whole
+constexpr size_t kLongestRequest = 256 << 10;  // all of it; a value is at most 4 KiB, the rest is what browsers add
 constexpr std::chrono::milliseconds kToFinish = AdminServer::kPatience + 2 * kToAsk;  // for a connection, answer included
 
 // httplib's own pool queues without bound.
@@ -78,7 +79,9 @@ class Workers final : public httplib::TaskQueue {
 };
 
 // One connection as the library reads and writes it. The library's own stream bounds each read, and so gives a client that
-// sends a byte now and then a thread for hours: here all that is read, and all of the connection, has one deadline.
+// sends a byte now and then a thread for hours: here all that is read, and all of the connection, has one deadline. Nor does
+// the library bound a line, the number of headers or a body without a length, all of which it keeps, before anybody is asked
+// for a token: here there is an end to what it gets to read.
 class TimedStream final : public httplib::Stream {
  public:
   explicit TimedStream(int fd) : fd_(fd) {}
@@ -94,6 +97,8 @@ class TimedStream final : public httplib::Stream {
       if (got == 0) return 0;
       if (got < 0 && errno != EINTR && errno != EAGAIN) return -1;
       if (got < 0) continue;
+      left_ -= std::min(left_, static_cast<size_t>(got));
+      if (left_ == 0) return -1;
       begin_ = 0;
       end_ = static_cast<size_t>(got);
     }
@@ -134,6 +139,7 @@ class TimedStream final : public httplib::Stream {
   const Clock::time_point until_ = Clock::now() + kToFinish;
   std::array<char, 4096> buffer_;
   size_t begin_ = 0, end_ = 0;  // of what is in the buffer
+  size_t left_ = kLongestRequest;
 };
 
 // One request a connection, with TimedStream's deadlines.
@@ -148,7 +154,9 @@ class TimedServer final : public httplib::Server {
     if (!closing_.load()) {
       TimedStream stream(fd);
       bool closed = false;
-      served = process_request(stream, true, closed, nullptr);
+      // A request for parts of an answer gets the whole one, as it may: the library would repeat it for each of the
+      // thousands of parts that a line can name, all in memory.
+      served = process_request(stream, true, closed, [](httplib::Request& request) { request.ranges.clear(); });
     }
     ::shutdown(fd, SHUT_RDWR);
     ::close(fd);

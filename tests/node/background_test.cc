@@ -301,6 +301,55 @@ TEST(AdminHttp, BoundsWhatItReads) {
   EXPECT_EQ(http_get(address, "/healthz").status, 200);
 }
 
+// What has no length of its own ends all the same: a line, headers, a body in chunks or until the end. Much more is sent
+// than the system's own buffers take; before it had a bound, the node kept all of it.
+TEST(AdminHttp, EndlessRequestsAreCutShort) {
+  if (!loopback_is_up()) GTEST_SKIP() << "the loopback interface is down here";
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  const std::string address = node.node().admin_address();
+  const std::string put = "PUT /config/log.level HTTP/1.1\r\nHost: x\r\n";
+  const std::string block(1 << 20, 'x');
+  std::string headers;
+  while (headers.size() < block.size()) headers += "a: b\r\n";
+  const std::pair<std::string, std::string> endless[] = {
+      {"GET /", block},
+      {"GET / HTTP/1.1\r\na: ", block},
+      {"GET / HTTP/1.1\r\n", headers},
+      {put + "\r\n", block},
+      {put + "Transfer-Encoding: chunked\r\n\r\n", "100000\r\n" + block + "\r\n"}};
+  for (const auto& [begin, more] : endless) {
+    const FileDescriptor fd = connect_http(address);
+    ASSERT_TRUE(fd.valid());
+    const timeval limit = {kWaitSeconds, 0};
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    ASSERT_EQ(::send(fd.get(), begin.data(), begin.size(), MSG_NOSIGNAL), static_cast<ssize_t>(begin.size()));
+    size_t sent = 0;
+    while (sent < size_t{64} << 20) {
+      const ssize_t now = ::send(fd.get(), more.data(), more.size(), MSG_NOSIGNAL);
+      if (now <= 0) break;
+      sent += static_cast<size_t>(now);
+    }
+    EXPECT_LT(sent, size_t{64} << 20) << begin;
+  }
+  EXPECT_EQ(http_get(address, "/healthz").status, 200);
+}
+
+// A line of a few kilobytes can ask for the same answer thousands of times.
+TEST(AdminHttp, AnAnswerIsGivenOnce) {
+  if (!loopback_is_up()) GTEST_SKIP() << "the loopback interface is down here";
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  const std::string address = node.node().admin_address();
+  const size_t once = http_get(address, "/config").body.size();
+  std::string ranges = "0-";
+  for (int i = 0; i < 1000; ++i) ranges += ",0-";
+  const HttpAnswer answer =
+      http(address, "GET /config HTTP/1.1\r\nHost: x\r\nConnection: close\r\nRange: bytes=" + ranges + "\r\n\r\n");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.body.size(), once);
+}
+
 TEST(AdminHttp, SilentConnectionsPass) {
   if (!loopback_is_up()) GTEST_SKIP() << "the loopback interface is down here";
   ThreadNode node;
