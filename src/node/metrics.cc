@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/time_histogram.h"
+#include "pool/client_counts.h"
 
 namespace kvist {
 
@@ -43,7 +44,7 @@ class MetricSamples {
   void add_histogram(Labels labels, std::span<const uint64_t> counts, uint64_t sum_ns) {
     uint64_t all = 0;
     for (size_t i = 0; i < counts.size(); ++i) {
-      all += counts[i];
+      add_bounded(&all, counts[i]);
       const bool last = i + 1 == counts.size();
       const std::string bound = last ? "+Inf" : text_of(static_cast<double>(TimeHistogram::bound_ns(i)) / 1e9);
       line("_bucket", labels, {"le", bound}, std::to_string(all));
@@ -186,8 +187,8 @@ void stages(const In& in, Out& out) {
     counts.fill(0);
     uint64_t sum_ns = 0;
     for (const In::PoolView& pool : in.pools) {
-      for (size_t b = 0; b < counts.size(); ++b) counts[b] += pool.clients->stages[s].counts[b];
-      sum_ns += pool.clients->stages[s].sum_ns;
+      for (size_t b = 0; b < counts.size(); ++b) add_bounded(&counts[b], pool.clients->stages[s].counts[b]);
+      add_bounded(&sum_ns, pool.clients->stages[s].sum_ns);
     }
     out.add_histogram({{"stage", kClient[s]}}, counts, sum_ns);
   }

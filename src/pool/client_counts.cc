@@ -8,7 +8,7 @@ namespace {
 // Each word is read once.
 void take(const std::atomic<uint64_t>& word, uint64_t most, uint64_t* seen, uint64_t* sum) {
   const uint64_t now = word.load(std::memory_order_relaxed);
-  if (now > *seen) *sum += std::min(now - *seen, most);
+  if (now > *seen) add_bounded(sum, std::min(now - *seen, most));
   *seen = now;
 }
 

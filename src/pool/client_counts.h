@@ -6,7 +6,8 @@
 //
 // All of it is the client's own word. The node never trusts it for anything: it adds up what has grown since it looked
 // last, and takes no more growth at a time than the bounds below, so that neither garbage nor a counter that runs backwards
-// makes the sums do so (CountsSeen).
+// makes the sums do so (CountsSeen). A client that tells the bound again and again brings a sum to its largest value, where
+// it stays (add_bounded): a counter of a node never falls.
 //
 // Threads: the client's write, the node's loop reads.
 #pragma once
@@ -39,6 +40,9 @@ static_assert(sizeof(ClientCounts) == 648);
 // Where they lie in the memory of a pin table of `capacity` words.
 constexpr uint64_t client_counts_at(uint32_t capacity) { return (PinTable::bytes_for(capacity) + 63) / 64 * 64; }
 constexpr uint64_t bytes_with_counts(uint32_t capacity) { return client_counts_at(capacity) + sizeof(ClientCounts); }
+
+// Stops at the largest number instead of beginning anew.
+inline void add_bounded(uint64_t* sum, uint64_t more) { *sum = more > ~*sum ? ~uint64_t{0} : *sum + more; }
 
 // Plain sums of the above and of the counts in pin tables.
 struct ClientSums {

@@ -211,6 +211,33 @@ TEST_F(MetricsOfNode, ClientsCannotMakeCountersRunBackwardsOrOverflow) {
   for (const auto& [name, value] : s) EXPECT_GE(value, 0) << name;
 }
 
+// A client that tells as much as is believed, each time it is looked at: no sum wraps round to a small number, not even
+// after more looks than that takes (256 of the bound of nanoseconds).
+TEST_F(MetricsOfNode, CountersStopAtTheLargestNumber) {
+  RawClient client(node_.socket());
+  ASSERT_TRUE(client.join());
+  auto* counts = reinterpret_cast<ClientCounts*>(reinterpret_cast<std::byte*>(client.table()) +
+                                                 client_counts_at(client.welcome.pin_capacity));
+  Samples before = samples();
+  for (int look = 0; look < 300; ++look) {
+    for (const uint64_t word : {uint64_t{0}, ~uint64_t{0}}) {
+      client.table()->hits.store(word);
+      client.table()->bytes_got.store(word);
+      for (size_t s = 0; s < kClientStages; ++s) {
+        for (auto& bucket : counts->stages[s].counts) bucket.store(word);
+        counts->stages[s].sum_ns.store(word);
+      }
+      Samples now = samples();
+      for (const char* name : {"kvist_reads_total{domain=\"\",result=\"hit\"}", "kvist_read_bytes_total{domain=\"\"}",
+                               "kvist_stage_seconds_sum{stage=\"copy\"}", "kvist_stage_seconds_count{stage=\"copy\"}"}) {
+        ASSERT_GE(now.at(name), before.at(name)) << name << " at look " << look;
+      }
+      before = std::move(now);
+    }
+  }
+  EXPECT_GE(before.at("kvist_stage_seconds_sum{stage=\"copy\"}"), 1.8e10);
+}
+
 TEST_F(MetricsOfNode, HistogramsAreCumulative) {
   RawClient client(node_.socket());
   ASSERT_TRUE(client.join());
