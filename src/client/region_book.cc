@@ -61,7 +61,7 @@ uint64_t RegionBook::add(const NodeMemory& memory) {
   Region region;
   {
     const std::lock_guard lock(mutex_);
-    Page page{next_id_++, &memory, 0, false};
+    Page page{.id = next_id_++, .memory = &memory, .told = true};
     region = describe(page);
     page.told_bytes = populated_bytes(region);
     pages_.push_back(page);
@@ -80,7 +80,7 @@ bool RegionBook::refresh(uint64_t id) {
     if (page == nullptr) return true;
     region = describe(*page);
     now = populated_bytes(region);
-    if (now == page->told_bytes) return now == region.bytes;
+    if (!page->told || now == page->told_bytes) return now == region.bytes;
     page->told_bytes = now;
   }
   tell(RegionChange::kPopulated, region);
@@ -93,8 +93,9 @@ void RegionBook::retire(uint64_t id) {
   {
     const std::lock_guard lock(mutex_);
     Page* page = find(id);
-    if (page == nullptr || page->retired) return;
+    if (page == nullptr) return;
     page->retired = true;
+    if (!page->told || std::exchange(page->told_retired, true)) return;
     region = describe(*page);
   }
   tell(RegionChange::kRetired, region);
@@ -104,14 +105,16 @@ void RegionBook::remove(uint64_t id) {
   retire(id);
   const std::lock_guard telling(telling_);
   Region region;
+  bool told = false;
   {
     const std::lock_guard lock(mutex_);
     Page* page = find(id);
     if (page == nullptr) return;
     region = describe(*page);
+    told = page->told;
     pages_.erase(pages_.begin() + (page - pages_.data()));
   }
-  tell(RegionChange::kGone, region);
+  if (told) tell(RegionChange::kGone, region);
 }
 
 std::vector<Region> RegionBook::list() const {
@@ -122,22 +125,32 @@ std::vector<Region> RegionBook::list() const {
   return regions;
 }
 
+// The watcher may let go of the last object of a region, of the one that it hears of or of another: each is looked up anew.
 void RegionBook::watch(RegionWatcher watcher) {
   const std::lock_guard telling(telling_);
   watcher_ = watcher ? std::make_shared<RegionWatcher>(std::move(watcher)) : nullptr;
-  std::vector<Region> regions;
+  std::vector<uint64_t> ids;
   {
     const std::lock_guard lock(mutex_);
     for (Page& page : pages_) {
-      regions.push_back(describe(page));
-      page.told_bytes = populated_bytes(regions.back());
+      page.told = page.told_retired = false;
+      ids.push_back(page.id);
     }
   }
-  for (const Region& region : regions) {
-    Region first = region;
-    first.retired = false;
-    tell(RegionChange::kAdded, first);
-    if (region.retired) tell(RegionChange::kRetired, region);
+  for (const uint64_t id : ids) {
+    Region region;
+    bool retired = false;
+    {
+      const std::lock_guard lock(mutex_);
+      Page* page = find(id);
+      if (page == nullptr || page->told) continue;  // gone by now, or told by a watch() from within
+      region = describe(*page);
+      retired = std::exchange(region.retired, false);
+      page->told = true;
+      page->told_bytes = populated_bytes(region);
+    }
+    tell(RegionChange::kAdded, region);
+    if (retired) retire(id);
   }
 }
 

@@ -35,8 +35,11 @@ class RegionBook {
   struct Page {
     uint64_t id = 0;
     const NodeMemory* memory = nullptr;
-    uint64_t told_bytes = 0;  // populated, as the watcher knows it
     bool retired = false;
+    // What the watcher knows of it:
+    bool told = false;  // that it is there; before that it is told nothing else
+    bool told_retired = false;
+    uint64_t told_bytes = 0;  // populated
   };
 
   static Region describe(const Page& page);

@@ -187,7 +187,7 @@ TEST(RegionsOfANode, ANodeThatComesBackHasAnother) {
                                               "--socket", socket,  "--scrub",      "0"};
   auto node = std::make_unique<ProcessNode>(arguments);
   ASSERT_FALSE(node->line().empty()) << node->errors();
-  Watch watch, late;  // outlive the client
+  Watch watch, dropping, late;  // outlive the client
   StatusOr<Client> client = Client::connect({.socket = socket});
   ASSERT_TRUE(client.ok()) << client.status().to_string();
   const StatusOr<Space> space = client->open(identity("a"));
@@ -224,8 +224,15 @@ TEST(RegionsOfANode, ANodeThatComesBackHasAnother) {
   EXPECT_NE(both[1].read_only, both[0].read_only);
   EXPECT_EQ(watch.life(both[1].id), Changes{RegionChange::kAdded});  // before anything of it could be had
   EXPECT_TRUE(right(prefix.blocks()[3], chain[3]));
-  prefix.reset();
-  EXPECT_EQ(watch.life(first), kWhole);
+  // A new watcher that lets go of the last object of a region while it hears of it hears nothing of it after its end.
+  ASSERT_TRUE(client
+                  ->watch_regions([&, watcher = dropping.watcher()](RegionChange change, const Region& region) {
+                    watcher(change, region);
+                    if (region.id == first && change == RegionChange::kAdded) prefix.reset();
+                  })
+                  .ok());
+  EXPECT_EQ(dropping.life(first), kWhole);
+  EXPECT_EQ(dropping.life(both[1].id), Changes{RegionChange::kAdded});
   EXPECT_EQ(client->regions().size(), 1u);
   // A late watcher is told of what there is.
   ASSERT_TRUE(client->watch_regions(late.watcher()).ok());
