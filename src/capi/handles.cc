@@ -57,9 +57,14 @@ Status chain_of(const kvist_chain* given, Chain* out) {
   return ok_status();
 }
 
-void Shared::submitted(uint64_t ticket, std::unique_ptr<Destinations> held) {
+void Shared::submitted(uint64_t ticket, std::unique_ptr<Destinations> held) noexcept {
   const std::lock_guard lock(mutex_);
-  if (polled_first_.erase(ticket) == 0) held_.emplace(ticket, std::move(held));
+  if (polled_first_.erase(ticket) != 0) return;
+  try {
+    held_[ticket].swap(held);
+  } catch (...) {
+    (void)held.release();
+  }
 }
 
 void Shared::polled(std::span<const Completion> completions) {

@@ -173,8 +173,9 @@ class Shared {
   };
 
   // To be called once for each ticket, after it was given out: keeps `held` (may be null) until the ticket was polled,
-  // which another thread may have done already.
-  void submitted(uint64_t ticket, std::unique_ptr<Destinations> held);
+  // which another thread may have done already. The call is under way, so this cannot fail: without memory for the note
+  // what it writes through is never freed.
+  void submitted(uint64_t ticket, std::unique_ptr<Destinations> held) noexcept;
   void polled(std::span<const Completion> completions);
 
   Client client;

@@ -28,7 +28,8 @@ size_t kvist_space_put(const kvist_space* space, const kvist_chain* chain, const
     PutOptions wanted;
     const Status status = take_put(space, chain, sources, options, &positions, &wanted);
     Results codes(results, positions.positions.size());
-    std::fill_n(codes.span().begin(), codes.span().size(), status.code());
+    // Until the call says otherwise: what follows may lack memory.
+    std::fill_n(codes.span().begin(), codes.span().size(), status.ok() ? StatusCode::kResourceExhausted : status.code());
     if (!status.ok()) return 0;
     const Spans<Gather> pieces(sources, positions.positions.size(), gather_of);
     return space->space.put(positions, pieces.span(), codes.span(), wanted, deadline_of(timeout_ns));
