@@ -39,6 +39,7 @@ class Client:
         self._turns = asyncio.Semaphore(_MOST)
         self._connecting = asyncio.Lock()
         self._fd = -1
+        self._closed = False
 
     async def connect(self) -> _kvist.Client:
         """The kvist.Client behind this; connects if need be."""
@@ -46,9 +47,10 @@ class Client:
             if self._client is None:
                 self._client = await asyncio.to_thread(self._make)
             if self._loop is None:
-                self._loop = asyncio.get_running_loop()
+                loop = asyncio.get_running_loop()
                 self._fd = self._client.completion_fd()
-                self._loop.add_reader(self._fd, self._collect)
+                loop.add_reader(self._fd, self._collect)
+                self._loop = loop
         if self._loop is not asyncio.get_running_loop():
             raise RuntimeError("this kvist.aio.Client belongs to another event loop: make one for each")
         return self._client
@@ -70,13 +72,16 @@ class Client:
         return self._client.stats()
 
     async def close(self) -> int:
-        """See kvist.Client.close(). Calls that are under way end with CancelledError."""
+        """See kvist.Client.close(). Calls that are under way end with CancelledError, those that wait for their turn with
+        FailedPrecondition."""
+        self._closed = True
         if self._loop is not None and self._fd >= 0:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._fd)
             self._fd = -1
         for _, future in self._waiting.values():
             future.cancel()
+            self._turns.release()  # nobody collects it any more, and others wait for their turn to be told
         self._waiting.clear()
         return 0 if self._client is None else await asyncio.to_thread(self._client.close)
 
@@ -102,6 +107,9 @@ class Client:
         if call.done:  # before we could wait for it: its turn is over all the same
             self._turns.release()
             return call.results
+        if self._closed:  # while it was submitted
+            self._turns.release()
+            raise asyncio.CancelledError
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[id(call)] = (call, future)  # keeps the call, so that its id stays its own
         await future

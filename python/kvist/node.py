@@ -181,32 +181,43 @@ class _Process:
     # ---- in the thread ----
 
     def _run(self) -> None:
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
+        ends: list[int] = []  # of the pipes: out's two, err's two
         try:
+            ends += os.pipe()
+            ends += os.pipe()
             # A node must never wait for a reader that is stopped: what does not fit is dropped.
-            os.set_blocking(err_write, False)
+            os.set_blocking(ends[3], False)
             environment = [f"{name}={value}" for name, value in os.environ.items()]
-            self.pid = spawn(self._argv, environment, out_write, err_write)
+            self.pid = spawn(self._argv, environment, ends[1], ends[3])
         except BaseException as failure:
             self._failure = failure
-            os.close(out_read)
-            os.close(err_read)
+            for end in ends[0::2]:
+                os.close(end)
             return
         finally:
-            os.close(out_write)
-            os.close(err_write)
+            for end in ends[1::2]:
+                os.close(end)
             self._started.set()
-        self._follow(out_read, err_read)
+        try:
+            self._follow(ends[0], ends[2])
+        except BaseException as failure:  # no thread or memory for it: it would end with this thread anyway
+            self._last.append(repr(failure))
+            self._signal(signal.SIGTERM)
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with self._reaping:
             _, status = os.waitpid(self.pid, 0)
             self.returncode = os.waitstatus_to_exitcode(status)
             self._ended.set()
+        self._ready.set()
 
     def _follow(self, out: int, err: int) -> None:
         logs = threading.Thread(target=self._read_log, args=(err,), name="kvist-node-log", daemon=True)
-        logs.start()
+        try:
+            logs.start()
+        except BaseException:
+            os.close(out)
+            os.close(err)
+            raise
         with open(out, encoding="utf-8", errors="replace") as lines:
             self._line = lines.readline()
             if not self._line:

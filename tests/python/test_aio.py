@@ -117,7 +117,9 @@ def test_closing_ends_what_waits(node):
         space = await client.open(identity())
         chain = space.digests(keys(16))
         await space.put(chain, bytes(16 * BLOCK))
-        tasks = [asyncio.create_task(space.get(chain, bytearray(16 * BLOCK))) for _ in range(20)]
+        # More than may be under way at once, so that some wait for their turn; puts are submitted by another thread.
+        tasks = [asyncio.create_task(space.get(chain, bytearray(16 * BLOCK))) for _ in range(60)]
+        tasks += [asyncio.create_task(space.put(chain, bytes(16 * BLOCK))) for _ in range(60)]
         await asyncio.sleep(0)
         await client.close()
         ended = await asyncio.gather(*tasks, return_exceptions=True)

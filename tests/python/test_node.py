@@ -57,6 +57,41 @@ def test_a_missing_command_is_told(monkeypatch):
         kvist.Node(memory="64MiB")
 
 
+def test_a_lack_of_descriptors_or_threads_is_told(tmp_path):
+    program = f"""
+import os, resource, threading
+import kvist
+start = threading.Thread.start
+def none_for_the_log(self):
+    if self.name == "kvist-node-log":
+        raise RuntimeError("can't start new thread")
+    start(self)
+threading.Thread.start = none_for_the_log
+try:
+    kvist.Node("64MiB", socket={str(tmp_path / "s")!r}, admin=None)
+except kvist.ResourceExhausted as error:
+    print("threads:", error)
+threading.Thread.start = start
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+taken = []
+try:
+    while True:
+        taken.append(os.dup(0))
+except OSError:
+    pass
+for left in range(4):
+    try:
+        kvist.Node("64MiB", socket={str(tmp_path / "s")!r}, admin=None)
+    except OSError as error:
+        print("descriptors:", left, error)
+    os.close(taken.pop())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "threads:" in done.stdout and "can't start new thread" in done.stdout
+    assert done.stdout.count("Too many open files") == 4, done.stdout
+
+
 def test_what_it_logs_is_logged(caplog):
     with caplog.at_level(logging.INFO, logger="kvist.node"):
         with kvist.Node(memory="64MiB", admin=None, log_level="info") as node:
