@@ -144,7 +144,7 @@ constexpr std::array kKeys = {
               "--pins-per-domain", true, "Pins that all clients of a domain may have together; a quarter is for those who come late",
               put<&O::most_pins_of_domain>, look<&O::most_pins_of_domain>},
     ConfigKey{"limits", "pins_per_user", T::kNumber, "N", "4194304", nullptr, 1, uint64_t{1} << 32, 1, nullptr,
-              "--pins-per-user", true, "Pins that all clients of one user may have together, in a domain",
+              "--pins-per-user", true, "Pins that all clients of one user may have together, in a domain; a quarter is for those who come late",
               put<&O::most_pins_of_user>, look<&O::most_pins_of_user>},
     ConfigKey{"limits", "sessions", T::kNumber, "N", "1024", nullptr, 1, 1 << 20, 1, nullptr, "--max-sessions", true,
               "Clients at once, quarantined ones included", put<&O::max_sessions>, look<&O::max_sessions>},
@@ -344,6 +344,9 @@ StatusOr<DomainOptions> parse_domain(std::string_view text) {
   const std::vector<std::string_view> items = split(text.substr(equals + 1), ',');
   const StatusOr<uint64_t> size = parse_size(items[0]);
   if (!size.ok()) return wrong(std::string(size.status().message()));
+  // As for pool.memory, so that no sum of domains overflows.
+  const uint64_t most = find_config_key("pool.memory")->most;
+  if (*size > most) return wrong("its size is at most " + format_size(most));
   domain.memory_bytes = *size;
   constexpr std::string_view kToken = "token-file=", kBlocks = "max-blocks=";
   for (const std::string_view item : std::span(items).subspan(1)) {

@@ -39,7 +39,7 @@ std::vector<std::string> bad_values(const ConfigKey& key) {
     case ConfigType::kChoice: return {"x", "", "Off"};
     case ConfigType::kMode: return {"x", "", "0999", "1777"};
     case ConfigType::kDomains:
-      return {"a", "=1GiB", "a=x", "a=1GiB,nonsense=1", "a=1GiB,max-blocks=x", "a=1GiB,token-file="};
+      return {"a", "=1GiB", "a=x", "a=8192PiB", "a=1GiB,nonsense=1", "a=1GiB,max-blocks=x", "a=1GiB,token-file="};
   }
   return {};
 }
