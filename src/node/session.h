@@ -42,6 +42,7 @@ struct Session {
   uint64_t rung_ms = 0;
   uint32_t pin_capacity = 0;
   uint64_t cookie = 0;
+  uint16_t version = 0;      // of the local wire: the newest that both sides speak
   uint32_t claimed_pid = 0;  // as the client sees itself: another number in another PID namespace
   std::string name;
 

@@ -325,6 +325,7 @@ Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now 
   session.domain = domain->get();
   session.pidfd = *std::move(pidfd);
   session.cookie = *cookie;
+  session.version = std::min(fixed.version_max, wire::kLocalVersion);
   session.claimed_pid = fixed.pid;
   session.name = hello.name.substr(0, kLongestName);
   session.state = Session::State::kConnected;
@@ -353,7 +354,7 @@ bool Sessions::send_welcome(Session& session, uint32_t request) {
   const PoolMemory& memory = domain.memory();
   const ControlHeader& header = *memory.control().header;
   wire::Welcome welcome;
-  welcome.version = wire::kLocalVersion;
+  welcome.version = session.version;
   welcome.features = static_cast<uint16_t>(wire::kClientCounts | (session.bell.valid() ? wire::kRoomBell : 0));
   welcome.node_pid = static_cast<uint32_t>(::getpid());
   welcome.session = session.id;

@@ -357,6 +357,7 @@ TEST(NodeGreeting, WrongVersionIsToldWhichOnesThereAre) {
   }
   RawClient newer(node.socket());
   EXPECT_EQ(newer.hello({.version_min = 1, .version_max = 50})->code(), StatusCode::kOk);
+  EXPECT_EQ(newer.welcome.version, std::min<uint16_t>(50, wire::kLocalVersion));
   EXPECT_EQ(ended(node, "version"), 4u);
 }
 
