@@ -62,6 +62,10 @@ StatusOr<std::unique_ptr<PoolMemory>> make_memory(PoolMemoryConfig config, const
     return resource_exhausted("huge pages are required and cannot be had: " + why +
                               "; reserve them, or set pool.huge_pages to auto");
   }
+  // Where nothing is reserved, a larger pool would be gathered (Populator).
+  if (node.huge_pages == NodeOptions::HugePages::kAuto && config.arena_bytes < PoolMemory::kWorthGathering) {
+    why = "a pool below " + format_size(PoolMemory::kWorthGathering) + " is not gathered into huge ones, and " + why;
+  }
   *pages = "4 KiB (" + why + ")";
   return PoolMemory::create(config);
 }

@@ -263,6 +263,19 @@ TEST(Mailbox, RunsPostsInOrderAndNoneAfterItIsClosed) {
   EXPECT_EQ(ran.back(), 5);
 }
 
+// ---- pages --------------------------------------------------------------------------------------------------------
+
+// A pool too small to gather says so; reserved pages, where this machine has some, are taken all the same.
+TEST(HugePages, ASmallPoolSaysWhyItHasNone) {
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  const std::string pages = node.report()["pools"][0]["pages"];
+  EXPECT_TRUE(pages == "2 MiB" || pages.find("below 128MiB is not gathered") != std::string::npos) << pages;
+  ThreadNode off([](NodeOptions& o) { o.huge_pages = NodeOptions::HugePages::kOff; });
+  ASSERT_TRUE(off.ok()) << off.status().to_string();
+  EXPECT_EQ(off.report()["pools"][0]["pages"], "4 KiB (huge pages are off)");
+}
+
 // ---- admin HTTP ---------------------------------------------------------------------------------------------------
 
 TEST(AdminHttp, AnswersWhatOrchestratorsAsk) {
