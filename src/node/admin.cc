@@ -305,6 +305,7 @@ class AdminServer::Server {
     if (!source_.token.empty() && bearer && same_token(std::string_view(given).substr(kScheme.size()), source_.token)) {
       return true;
     }
+    source_.unauthorized();
     response.status = source_.token.empty() ? 403 : 401;
     if (response.status == 401) response.set_header("WWW-Authenticate", "Bearer");
     response.set_content(source_.token.empty()

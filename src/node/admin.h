@@ -33,6 +33,7 @@ class AdminServer {
   struct Source {
     std::function<StatusOr<std::string>(Report)> report;  // of all domains; by the loop, within kPatience
     std::function<StatusOr<std::string>(std::string key, std::string value)> configure;
+    std::function<void()> unauthorized;  // is told of each attempt to change something without the token
     std::function<bool()> alive;         // the loop answers
     std::function<const char*()> state;  // "ready", or why not; any thread
     std::string version;

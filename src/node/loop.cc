@@ -199,7 +199,10 @@ void Node::Loop::note_readiness() {
   const bool all = std::all_of(domains_.begin(), domains_.end(), [](const auto& d) { return d->extents_ready > 0; });
   if (!all) return;
   state_.store(State::kReady, std::memory_order_release);
-  notify_service_manager("READY=1");
+  if (!notify_service_manager("READY=1")) {
+    log_.warn("the service manager could not be told that the node is ready",
+              {{"help", "NOTIFY_SOCKET names a socket that cannot be reached; under systemd use Type=notify"}});
+  }
 }
 
 // ---- reports ------------------------------------------------------------------------------------------------------
@@ -279,11 +282,24 @@ StatusOr<std::string> Node::Loop::change_setting(std::string_view name, std::str
 }
 
 StatusOr<std::string> Node::Loop::configure_from_outside(std::string key, std::string value) {
+  const std::string name = key;
   std::optional<StatusOr<std::string>> done = ask<StatusOr<std::string>>(
       mailbox_, AdminServer::kPatience,
       [this, key = std::move(key), value = std::move(value)] { return configure(key, value, "the admin HTTP"); });
-  if (!done) return unavailable("the node is stopping or busy");
+  if (!done) {
+    return unavailable("the node is stopping or busy; it may still change " + name +
+                       ": `kvist config get` and /config show whether it did");
+  }
   return *std::move(done);
+}
+
+// Waited for, like all that the admin HTTP asks, so that guessing is no faster than the loop.
+void Node::Loop::note_unauthorized() {
+  (void)ask<bool>(mailbox_, AdminServer::kPatience, [this] {
+    ++counters_.config_refused;
+    log_.warn("a change of a setting over the admin HTTP was refused", {{"reason", "no token, or a wrong one"}});
+    return true;
+  });
 }
 
 bool Node::Loop::answers_from_outside() {

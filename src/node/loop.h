@@ -70,6 +70,7 @@ class Node::Loop {
   StatusOr<std::string> configure(std::string_view key, std::string_view value, std::string who);
   StatusOr<std::string> change_setting(std::string_view key, std::string_view value, const std::string& who);
   StatusOr<std::string> configure_from_outside(std::string key, std::string value);
+  void note_unauthorized();
   Status apply_options();
   bool answers_from_outside();
 

@@ -186,6 +186,7 @@ Status Node::Loop::start_admin() {
   AdminServer::Source source{
       .report = [this](Report what) { return report_from_outside(what); },
       .configure = [this](std::string key, std::string value) { return configure_from_outside(key, value); },
+      .unauthorized = [this] { note_unauthorized(); },
       .alive = [this] { return answers_from_outside(); },
       .state = [this] { return state_name(state_.load(std::memory_order_acquire)); },
       .version = options_.version,

@@ -1,6 +1,7 @@
 // The threads beside the loop: populator, scrubber, mailbox, admin HTTP.
 #include <net/if.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -274,6 +275,17 @@ TEST(HugePages, ASmallPoolSaysWhyItHasNone) {
   ThreadNode off([](NodeOptions& o) { o.huge_pages = NodeOptions::HugePages::kOff; });
   ASSERT_TRUE(off.ok()) << off.status().to_string();
   EXPECT_EQ(off.report()["pools"][0]["pages"], "4 KiB (huge pages are off)");
+}
+
+// ---- service manager ----------------------------------------------------------------------------------------------
+
+TEST(ServiceManager, ThatCannotBeToldIsLogged) {
+  ::setenv("NOTIFY_SOCKET", "/nonexistent/notify", 1);
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  EXPECT_TRUE(eventually([&] { return node.log().find("NOTIFY_SOCKET") != std::string::npos; }));
+  node.stop();
+  ::unsetenv("NOTIFY_SOCKET");
 }
 
 // ---- admin HTTP ---------------------------------------------------------------------------------------------------

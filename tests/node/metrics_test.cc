@@ -271,6 +271,9 @@ TEST(AdminHttp, ChangesSettingsForThoseWhoHaveTheToken) {
   EXPECT_EQ(http_put(address, "/config/verify.recheck", "9").status, 401);
   EXPECT_EQ(http_put(address, "/config/verify.recheck", "9", "let me i").status, 401);
   EXPECT_EQ(http_put(address, "/config/verify.recheck", "9", "let me inn").status, 401);
+  // Whoever guesses is seen.
+  EXPECT_EQ(parse(http_get(address, "/metrics").body).at("kvist_config_changes_total{result=\"refused\"}"), 3);
+  EXPECT_NE(node.log().find("no token, or a wrong one"), std::string::npos);
   const auto shown = [&](const char* key) { return Json::parse(http_get(address, "/config").body)["settings"][key]; };
   EXPECT_EQ(shown("verify.recheck")["value"], "64");
   const HttpAnswer done = http_put(address, "/config/verify.recheck", "9", "let me in");
