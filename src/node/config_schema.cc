@@ -335,6 +335,9 @@ std::string format_config_value(const ConfigKey& key, const ConfigValue& value) 
 
 StatusOr<DomainOptions> parse_domain(std::string_view text) {
   const auto wrong = [&](const std::string& what) { return invalid_argument("domain " + quoted(text) + ": " + what); };
+  if (std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; })) {
+    return invalid_argument("a domain has a control character in it");  // its name stands in lines for people and programs
+  }
   const size_t equals = text.find('=');
   if (equals == std::string_view::npos || equals == 0) {
     return wrong("it is not NAME=SIZE[,token-file=PATH][,max-blocks=N]");

@@ -134,6 +134,14 @@ TEST(Config, BoundsHoldOnBothSides) {
             std::string::npos);
 }
 
+TEST(Config, DomainsAreLinesOfText) {
+  for (const std::string_view text : {std::string_view("a\nb=1GiB"), std::string_view("a\0b=1GiB", 8),
+                                      std::string_view("a=1GiB,token-file=/t\0.old", 25), std::string_view("\x7f=1GiB")}) {
+    EXPECT_EQ(parse_domain(text).status().code(), StatusCode::kInvalidArgument) << text;
+  }
+  EXPECT_TRUE(parse_domain("team \xc3\xa4=1GiB").ok());
+}
+
 TEST(Config, UnknownNamesAreRefusedWithTheNearest) {
   const auto yaml = [](const std::string& text) { return message(Config{}.read_yaml(text, "f")); };
   EXPECT_EQ(yaml("pool:\n  memroy: 1GiB\n"), "f:2: there is no setting pool.memroy; did you mean pool.memory?");
