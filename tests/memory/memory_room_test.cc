@@ -76,6 +76,9 @@ TEST(MemoryRoom, IsNotGuessed) {
 
 // With no descriptor left nothing can be looked at, which is not the same as no limit.
 TEST(MemoryRoom, IsUnknownWithoutADescriptorToLookWith) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "UBSan asks a pipe whether an object can be read, and takes it for broken where there is no descriptor";
+#endif
   rlimit before = {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none = {0, before.rlim_max};
