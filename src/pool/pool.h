@@ -354,6 +354,8 @@ class Pool {
   void make_live(EntryId id, EntryId parent);
   void follow_tip(Session& session, EntryId parent, EntryId tip);
   void expire_tips();
+  void give_up_older_tips();
+  void mark_tips();
 
   // pool_evict.cc: taking blocks away
   uint32_t evict_batch(uint32_t want, uint32_t budget);

@@ -28,8 +28,10 @@ uint32_t Pool::evict_batch(uint32_t want, uint32_t budget) {
       if (!collect_victim(x, tick)) ++skipped;
     }
     settle_victims();
-    // What was passed over may have been pinned only at the last scan: settle_victims() has looked again.
+    // What was passed over may have been pinned only at the last scan: settle_victims() has looked again. Or it was the end
+    // of a chain.
     if (stats_.evicted != evicted_before || skipped == 0) break;
+    if (round == 0) give_up_older_tips();
   }
   stats_.evict_examined += allowed - budget;
   stats_.evict_worst_step = std::max<uint64_t>(stats_.evict_worst_step, allowed - budget);

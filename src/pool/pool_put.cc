@@ -362,6 +362,7 @@ void Pool::follow_tip(Session& session, EntryId parent, EntryId tip) {
   for (Session::Tip& t : session.tips) {
     if (t.id == tip) {
       t.tick = now_;
+      session.latest_tip = static_cast<uint32_t>(&t - session.tips.data());
       // The id may be that of a block which is gone by now, and whose mark went with it.
       private_[tip].is_tip = 1;
       return;
@@ -371,6 +372,7 @@ void Pool::follow_tip(Session& session, EntryId parent, EntryId tip) {
   if (place == nullptr) place = &session.tips[session.next_tip++ % session.tips.size()];
   if (place->id != kNoEntry) private_[place->id].is_tip = 0;
   *place = {tip, now_};
+  session.latest_tip = static_cast<uint32_t>(place - session.tips.data());
   private_[tip].is_tip = 1;
 }
 
@@ -382,7 +384,24 @@ void Pool::expire_tips() {
       tip = {};
     }
   }
-  // Several sessions may have filled the same chain to the same end: the mark stays for the last of them.
+  mark_tips();
+}
+
+// For when nothing else can be evicted. A pool that holds few long chains may have no other leaves than these.
+void Pool::give_up_older_tips() {
+  for (Session* session : pinners_) {
+    for (uint32_t i = 0; i < session->tips.size(); ++i) {
+      Session::Tip& tip = session->tips[i];
+      if (i == session->latest_tip || tip.id == kNoEntry) continue;
+      private_[tip.id].is_tip = 0;
+      tip = {};
+    }
+  }
+  mark_tips();
+}
+
+// Several sessions may have filled the same chain to the same end: the mark stays for the last of them.
+void Pool::mark_tips() {
   for (Session* session : pinners_) {
     for (const Session::Tip& tip : session->tips) {
       if (tip.id != kNoEntry && state(tip.id) == EntryState::kLive) private_[tip.id].is_tip = 1;

@@ -83,6 +83,20 @@ TEST(Pool, ChainLongerThanThePoolKeepsItsBeginning) {
   EXPECT_EQ(h.pool->self_check(), "");
 }
 
+// A pool whose leaves are all ends of chains that somebody filled lately: the older ones make room, and of each session the
+// end that grew last stays.
+TEST(Pool, EndsOfChainsDoNotHoldThePool) {
+  PoolHarness h(small_pool(16));
+  test::PinMemory pins{16};
+  ASSERT_TRUE(h.pool->add_session(8, {}, pins.table(), pins.capacity()).ok());
+  for (uint64_t c = 0; c < 8; ++c) ASSERT_EQ(h.put_at(c, 0), CommitCode::kStored);
+  for (uint64_t c = 8; c < 16; ++c) ASSERT_EQ(h.put(h.space, digest_at(c, 0), {}, 0, 4096, 0, 0, 8), CommitCode::kStored);
+  for (uint32_t d = 1; d <= 14; ++d) EXPECT_EQ(h.put_at(7, d), CommitCode::kStored) << d;
+  EXPECT_EQ(h.usable_prefix(7), 15u);
+  EXPECT_TRUE(h.has(15, 0)) << "the other session may be about to put its next block";
+  EXPECT_EQ(h.pool->self_check(), "");
+}
+
 // Ends of chains that were removed leave their entries to other blocks, which are protected as ends in their turn.
 TEST(Pool, EntriesOfRemovedEndsAreProtectedAgain) {
   PoolHarness h(small_pool(8));
