@@ -252,10 +252,9 @@ TEST_P(Contract, AFullPoolEvictsAndAPinnedOneRefuses) {
   bool refused = false;
   const Deadline patience(std::chrono::seconds(20));
   while (!refused && !patience.passed()) {
-    const std::vector<Digest> another = random_digests(random, 4);
+    const std::vector<Digest> another = random_digests(random, 32);  // a chain, which does not make room for its own end
     Sources source(another, size);
-    space.put({.positions = another}, source.gathers(), source.results, {.unchained = true},
-              within(std::chrono::milliseconds(500)));
+    space.put({.positions = another}, source.gathers(), source.results, {}, within(std::chrono::milliseconds(500)));
     refused = source.count(StatusCode::kResourceExhausted) > 0;
   }
   EXPECT_TRUE(refused);
