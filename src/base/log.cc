@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/printable.h"
+
 namespace kvist {
 namespace {
 
@@ -18,19 +20,25 @@ bool is_plain(std::string_view value) {
   return true;
 }
 
-void append_escaped(std::string& line, char c) {
+// The character that `text` begins with; returns its bytes.
+size_t append_escaped(std::string& line, std::string_view text) {
+  const char c = text[0];
   if (c == '"' || c == '\\') {
     line.push_back('\\');
     line.push_back(c);
-  } else if (c == '\n') {
-    line.append("\\n");
-  } else if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) {
-    char text[8];
-    std::snprintf(text, sizeof(text), "\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    line.append(text);
-  } else {
-    line.push_back(c);  // bytes of UTF-8 pass
+    return 1;
   }
+  if (c == '\n') {
+    line.append("\\n");
+    return 1;
+  }
+  const size_t bytes = printable_bytes(text);
+  if (bytes == 0) {
+    append_escaped_byte(line, c);
+    return 1;
+  }
+  line.append(text.substr(0, bytes));
+  return bytes;
 }
 
 void append_field(std::string& line, std::string_view key, std::string_view value) {
@@ -43,7 +51,7 @@ void append_field(std::string& line, std::string_view key, std::string_view valu
     return;
   }
   line.push_back('"');
-  for (char c : value) append_escaped(line, c);
+  while (!value.empty()) value.remove_prefix(append_escaped(line, value));
   if (cut) line.append("...");
   line.push_back('"');
 }

@@ -8,8 +8,8 @@
 // strings there, whatever they are: one type a key suits those who index them.
 //
 // `at` is seconds of the clock that was passed in (since boot for RealClock). Values with spaces, quotes, '=' or control
-// characters are quoted and escaped, so that a line stays one line whatever a client sent; a long value is cut, ending in
-// "...". The place that first decides an error logs it; those above pass it on.
+// characters are quoted and escaped, so that a line stays one line, and harmless to a terminal, whatever a client sent; a
+// long value is cut, ending in "...". The place that first decides an error logs it; those above pass it on.
 //
 // Each place in the source may log `burst` lines in each `window`; what is beyond is dropped and counted, and the place's
 // next line carries suppressed=N. The count of all dropped lines is suppressed_total().

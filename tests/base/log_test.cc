@@ -34,6 +34,8 @@ TEST_F(LogTest, OneEventStaysOneLine) {
   EXPECT_EQ(lines_.at(0), "level=info at=1.500000 event=bad name=\"a\\\"b\\\\c\\nd\\x01 e=\\x7f\"\n");
   log.info("long", {{"name", std::string(100000, 'x')}});
   EXPECT_LT(lines_.at(1).size(), 1200U);
+  log.info("c1", {{"name", "\xc3\xa4 \xc2\x9b\xff"}});
+  EXPECT_EQ(lines_.at(2), "level=info at=1.500000 event=c1 name=\"\xc3\xa4 \\xc2\\x9b\\xff\"\n");
   EXPECT_NE(lines_.at(1).find("...\""), std::string::npos);
 }
 
