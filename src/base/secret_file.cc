@@ -1,17 +1,14 @@
 #include "base/secret_file.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
+#include "base/small_file.h"
 
 namespace kvist {
 
 StatusOr<std::string> read_secret_file(const std::string& path, std::string_view what) {
   const std::string name(what);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return failed_precondition("cannot read the " + name + " file " + path + ": " + std::strerror(errno));
-  std::string line;
-  for (char c = 0; line.size() <= kLongestSecret && file.get(c) && c != '\n';) line.push_back(c);
+  const StatusOr<std::string> text = read_small_file(path, what, kLongestSecret + 1);
+  if (!text.ok()) return text.status();
+  std::string line = text->substr(0, text->find('\n'));
   if (!line.empty() && line.back() == '\r') line.pop_back();
   if (line.empty()) {
     return failed_precondition("the " + name + " file " + path + " has no first line to read; that line is the " + name);

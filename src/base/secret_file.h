@@ -13,7 +13,8 @@ namespace kvist {
 
 inline constexpr size_t kLongestSecret = 4096;  // bytes
 
-// `what` names it in errors ("token"). kFailedPrecondition: the file cannot be read, its first line is empty or too long.
+// `what` names it in errors ("token"). kFailedPrecondition: the file cannot be read, is no regular
+// file, its first line is empty or too long.
 StatusOr<std::string> read_secret_file(const std::string& path, std::string_view what);
 
 }  // namespace kvist
