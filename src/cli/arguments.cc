@@ -6,6 +6,8 @@
 #include <charconv>
 #include <sstream>
 
+#include "base/printable.h"
+#include "base/spelling.h"
 #include "base/units.h"
 
 namespace kvist::cli {
@@ -90,11 +92,11 @@ std::string parse_number(const std::string& text, T least, T most, T& into) {
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, value);
   if (error == std::errc::invalid_argument || end != last) {
-    return "'" + text.substr(0, 64) + "' is not a number";
+    return "'" + printable(text, 64) + "' is not a number";
   }
   if (error != std::errc() || !(value >= least && value <= most)) {  // NaN fails both comparisons
     std::ostringstream message;
-    message << "'" << text.substr(0, 64) << "' is outside the range " << least << " to " << most;
+    message << "'" << printable(text, 64) << "' is outside the range " << least << " to " << most;
     return message.str();
   }
   into = value;
@@ -121,6 +123,25 @@ struct Arguments::Parser {
     return Argument(option);
   }
 
+  // What is wrong with the words that nothing took, after a parse that failed; "": it took all.
+  std::string unknown() const {
+    const std::vector<std::string> extra = app.remaining();
+    const auto flag =
+        std::find_if(extra.begin(), extra.end(), [](const std::string& word) { return word.rfind('-', 0) == 0; });
+    if (flag == extra.end()) {
+      return extra.empty() ? "" : "'" + printable(extra.front(), 64) + "' is a word too many";
+    }
+    std::vector<std::string> names;
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    const std::string word = flag->substr(0, flag->find('='));
+    const std::string_view nearest = word.size() < 4 ? std::string_view() : nearest_word(word, views);
+    return "there is no option " + printable(word, 64) +
+           (nearest.empty() ? "" : " (did you mean " + std::string(nearest) + "?)");
+  }
+
   CLI::App app;
 };
 
@@ -143,8 +164,9 @@ Argument& Argument::choices(const std::vector<std::string>& values) {
   std::string list;
   for (const std::string& value : values) list += (list.empty() ? "" : "|") + value;
   option_of(option_)->check([values, list](const std::string& word) {
-    return std::find(values.begin(), values.end(), word) != values.end() ? std::string()
-                                                                         : "'" + word + "' is not one of " + list;
+    return std::find(values.begin(), values.end(), word) != values.end()
+               ? std::string()
+               : "'" + printable(word, 64) + "' is not one of " + list;
   });
   option_of(option_)->type_name(list);
   return *this;
@@ -264,7 +286,9 @@ Arguments::Result Arguments::parse(const std::vector<std::string>& words) {
   } catch (const CLI::CallForHelp&) {
     return {Result::Outcome::kShowHelp, help()};
   } catch (const CLI::Error& error) {
-    return {Result::Outcome::kWrong, error.what()};
+    // A word that is not known is the reason for most else that is wrong then.
+    const std::string unknown = parser_->unknown();
+    return {Result::Outcome::kWrong, unknown.empty() ? error.what() : unknown};
   }
   return {};
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/printable.h"
 #include "cli/json_text.h"
 #include "cli/pool_access.h"
 #include "cli/verb.h"
@@ -16,22 +17,28 @@ struct Options {
   bool json = false;
 };
 
+// The node's answer would be another exit code than a wrong word of the command line has.
+Status check_name(const std::string& name) {
+  if (find_config_key(name) != nullptr) return ok_status();
+  return invalid_argument("there is no setting " + printable(name, 64) + config_key_advice(name));
+}
+
 StatusOr<int> set(const Options& options) {
   if (options.key.empty()) return invalid_argument("say which setting: `kvist config set verify.scrub 16MiB`");
+  if (Status s = check_name(options.key); !s.ok()) return s;
   if (options.value.empty()) return invalid_argument("say what " + options.key + " is to be");
   StatusOr<Client> client = options.node.connect();
   if (!client.ok()) return client.status();
   const StatusOr<std::string> done = client->configure(options.key, options.value, options.node.deadline());
   if (!done.ok()) return done.status();
-  std::printf("%s\n", done->c_str());
+  std::printf("%s\n", printable(*done).c_str());
   return 0;
 }
 
 StatusOr<int> get(const Options& options) {
   if (!options.value.empty()) return invalid_argument("`kvist config get` takes one setting; `set` changes it");
-  const ConfigKey* wanted = options.key.empty() ? nullptr : find_config_key(options.key);
-  if (!options.key.empty() && wanted == nullptr) {
-    return invalid_argument("there is no setting " + options.key + config_key_advice(options.key));
+  if (!options.key.empty()) {
+    if (Status s = check_name(options.key); !s.ok()) return s;
   }
   StatusOr<Client> client = options.node.connect();
   if (!client.ok()) return client.status();
@@ -40,12 +47,12 @@ StatusOr<int> get(const Options& options) {
   const StatusOr<JsonView> report = JsonView::parse(*text);
   if (!report.ok()) return report.status();
   const JsonView settings = report->member("settings");
-  if (wanted != nullptr) {
+  if (!options.key.empty()) {
     const JsonView setting = settings.member(options.key.c_str());
     if (options.json) {
       print_json({{"key", options.key}, {"value", setting.text("value")}, {"source", setting.text("source")}});
     } else {
-      std::printf("%s\n", setting.text("value").c_str());
+      std::printf("%s\n", printable(setting.text("value")).c_str());
     }
     return 0;
   }

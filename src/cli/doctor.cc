@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "cli/doctor_checks.h"
 #include "cli/verb.h"
 
@@ -44,8 +45,8 @@ void print_json(const std::vector<Check>& checks, Verdict worst) {
 void print_text(const std::vector<Check>& checks, Verdict worst) {
   for (const Check& check : checks) {
     std::printf("%-4s  %-12s  %s\n", std::string(verdict_name(check.verdict)).c_str(), check.name.c_str(),
-                check.found.c_str());
-    if (!check.advice.empty()) std::printf("%20s%s\n", "", check.advice.c_str());
+                printable(check.found).c_str());
+    if (!check.advice.empty()) std::printf("%20s%s\n", "", printable(check.advice).c_str());
   }
   switch (worst) {
     case Verdict::kOk: std::printf("\nAll is as it should be.\n"); return;

@@ -1,6 +1,7 @@
 // kvist exists: which blocks are there.
 #include <cstdio>
 
+#include "base/printable.h"
 #include "cli/json_text.h"
 #include "cli/pool_access.h"
 #include "cli/verb.h"
@@ -16,13 +17,13 @@ StatusOr<int> exists(const BlockArguments& options) {
   for (size_t i = 0; i < results.size(); ++i) {
     const bool found = results[i] == StatusCode::kOk;
     if (!found && results[i] != StatusCode::kNotFound) {
-      return Status(results[i], "'" + options.keys[i] + "': " + reason_of(results[i]));
+      return Status(results[i], "'" + printable(options.keys[i], 64) + "': " + reason_of(results[i]));
     }
     if (options.json) {
       print_json(
           {{"key", options.keys[i]}, {"digest", to_hex(blocks->names[i])}, {"part", blocks->part}, {"exists", found}});
     } else {
-      std::printf("%-3s %s\n", found ? "yes" : "no", options.keys[i].c_str());
+      std::printf("%-3s %s\n", found ? "yes" : "no", printable(options.keys[i]).c_str());
     }
   }
   return there == results.size() ? 0 : 1;

@@ -1,6 +1,7 @@
 // kvist flush: ends a namespace's epoch.
 #include <cstdio>
 
+#include "base/printable.h"
 #include "base/units.h"
 #include "cli/json_text.h"
 #include "cli/pool_access.h"
@@ -25,7 +26,7 @@ StatusOr<int> flush(const Options& options) {
   if (options.json) {
     print_json({{"namespace", name}, {"blocks", *blocks}});
   } else {
-    std::printf("flushed %s blocks of %s\n", format_count(*blocks).c_str(), name.c_str());
+    std::printf("flushed %s blocks of %s\n", format_count(*blocks).c_str(), printable(name).c_str());
   }
   return 0;
 }

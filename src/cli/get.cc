@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "base/printable.h"
 #include "cli/json_text.h"
 #include "cli/pool_access.h"
 #include "cli/verb.h"
@@ -25,8 +26,8 @@ StatusOr<int> get(const Options& options) {
   if (!blocks.ok()) return blocks.status();
   const Pinned pinned = blocks->space.pin(blocks->names, blocks->part);
   if (pinned[0] == nullptr) {
-    if (pinned.result(0) == StatusCode::kNotFound) return not_found("no block under '" + key + "'");
-    return Status(pinned.result(0), "'" + key + "': " + reason_of(pinned.result(0)));
+    if (pinned.result(0) == StatusCode::kNotFound) return not_found("no block under '" + printable(key, 64) + "'");
+    return Status(pinned.result(0), "'" + printable(key, 64) + "': " + reason_of(pinned.result(0)));
   }
   const Block& block = *pinned[0];
   if (options.output == "-") {

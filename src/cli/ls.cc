@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/printable.h"
 #include "base/units.h"
 #include "cli/json_text.h"
 #include "cli/pool_access.h"
@@ -11,6 +12,7 @@ namespace kvist::cli {
 namespace {
 
 constexpr uint32_t kPage = 1000;
+constexpr size_t kPartColumns = 8;
 
 struct Options {
   SpaceArguments space;
@@ -55,7 +57,9 @@ void print_block(const Client::Listing& block, const Space& space, bool json) {
                 {"parent", parent},
                 {"resident", block.resident}});
   } else {
-    std::printf("%s  %-8s %7u %10u %8u  %s\n", to_hex(block.position).c_str(), part.c_str(), block.depth, block.size,
+    std::string name = printable(part);
+    name.append(kPartColumns - std::min(kPartColumns, printed_columns(name)), ' ');
+    std::printf("%s  %s %7u %10u %8u  %s\n", to_hex(block.position).c_str(), name.c_str(), block.depth, block.size,
                 block.children,
                 !block.resident  ? "(absent: known as a parent)"
                 : parent.empty() ? "-"

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/digest.h"
+#include "base/printable.h"
 #include "base/secret_file.h"
 #include "cli/json_text.h"
 
@@ -45,7 +46,7 @@ StatusOr<Identity> find_identity(const std::vector<Known>& known, const std::str
   }
   const auto found =
       std::find_if(known.begin(), known.end(), [&](const Known& each) { return wanted.empty() || each.alias == wanted; });
-  if (found == known.end()) return not_found("no namespace is called '" + wanted + "'; " + names_of(known));
+  if (found == known.end()) return not_found("no namespace is called '" + printable(wanted, 64) + "'; " + names_of(known));
   StatusOr<Identity> identity = decode_identity(found->record);
   if (identity.ok()) identity->alias = found->alias;
   return identity;
@@ -138,12 +139,12 @@ StatusOr<std::vector<Digest>> SpaceArguments::names(const Space& opened, const s
     std::string bytes = key;
     if (hex) {
       const StatusOr<std::vector<std::byte>> read = from_hex(key);
-      if (!read.ok()) return invalid_argument("key '" + key + "': " + std::string(read.status().message()));
+      if (!read.ok()) return invalid_argument("key '" + printable(key, 64) + "': " + std::string(read.status().message()));
       bytes.assign(reinterpret_cast<const char*>(read->data()), read->size());
     }
     names.push_back(opened.digest(bytes));
     if (names.back().is_zero()) {
-      return invalid_argument("'" + key.substr(0, 64) + "' cannot be a key of this namespace: " +
+      return invalid_argument("'" + printable(key, 64) + "' cannot be a key of this namespace: " +
                               (opened.identity().key_form == KeyForm::kBlockHash
                                    ? "its keys are block hashes of at least 16 bytes (see --hex)"
                                    : "a key has 1 to 4096 bytes"));
@@ -167,7 +168,7 @@ StatusOr<uint16_t> part_of(const Space& opened, const std::string& part) {
   uint16_t number = 0;
   const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
   if (error == std::errc() && end == part.data() + part.size() && number < parts.size()) return number;
-  return invalid_argument("the namespace has no part '" + part + "'; its parts are: " + names);
+  return invalid_argument("the namespace has no part '" + printable(part, 64) + "'; its parts are: " + names);
 }
 
 }  // namespace
@@ -224,13 +225,17 @@ std::string reason_of(StatusCode code) {
 
 void print_table(const std::vector<std::vector<std::string>>& rows, const std::string& alignment) {
   std::vector<size_t> widths(alignment.size());
-  for (const std::vector<std::string>& row : rows) {
-    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  std::vector<std::vector<std::string>> shown = rows;
+  for (std::vector<std::string>& row : shown) {
+    for (size_t c = 0; c < row.size(); ++c) {
+      row[c] = printable(row[c]);
+      widths[c] = std::max(widths[c], printed_columns(row[c]));
+    }
   }
-  for (const std::vector<std::string>& row : rows) {
+  for (const std::vector<std::string>& row : shown) {
     std::string line;
     for (size_t c = 0; c < row.size(); ++c) {
-      const std::string space(widths[c] - row[c].size(), ' ');
+      const std::string space(widths[c] - printed_columns(row[c]), ' ');
       line += (c == 0 ? "" : "  ") + (alignment[c] == 'r' ? space + row[c] : row[c] + space);
     }
     line.resize(line.find_last_not_of(' ') + 1);

@@ -67,7 +67,8 @@ struct BlockArguments {
 // A sentence for a block's result: "the namespace was flushed meanwhile".
 std::string reason_of(StatusCode code);
 
-// Lines of columns, each as wide as its widest cell; `right`: a character for each column, 'r' aligned to the right.
+// Lines of columns, each as wide as its widest cell; `alignment`: a character for each column, 'r' for the right. What
+// others wrote is shown as printable() does.
 void print_table(const std::vector<std::vector<std::string>>& rows, const std::string& alignment);
 
 }  // namespace kvist::cli

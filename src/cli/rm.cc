@@ -1,6 +1,7 @@
 // kvist rm: takes blocks away.
 #include <cstdio>
 
+#include "base/printable.h"
 #include "cli/json_text.h"
 #include "cli/pool_access.h"
 #include "cli/verb.h"
@@ -22,7 +23,7 @@ StatusOr<int> rm(const BlockArguments& options) {
     }
     if (results[i] == StatusCode::kOk) continue;
     code = 1;
-    std::fprintf(stderr, "kvist rm: '%s': %s\n", options.keys[i].c_str(), reason_of(results[i]).c_str());
+    std::fprintf(stderr, "kvist rm: '%s': %s\n", printable(options.keys[i], 64).c_str(), reason_of(results[i]).c_str());
   }
   if (!options.json) std::printf("removed %zu of %zu\n", removed, results.size());
   return code;

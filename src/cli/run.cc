@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/printable.h"
 #include "base/spelling.h"
 #include "cli/arguments.h"
 #include "cli/verb.h"
@@ -17,6 +18,7 @@ namespace {
 constexpr int kSuccess = 0;
 constexpr int kFailed = 1;
 constexpr int kWrongCommandLine = 2;
+constexpr size_t kLongestMessage = 2048;  // bytes
 
 struct GroupTitle {
   VerbGroup group;
@@ -70,7 +72,7 @@ std::string command_help() {
 }
 
 int unknown_verb(std::string_view name) {
-  const std::string text(name.substr(0, 64));
+  const std::string text = printable(name, 64);
   if (!name.empty() && name[0] == '-') {
     std::fprintf(stderr, "kvist: the verb comes first, then its options, not '%s'; `kvist --help` lists the verbs\n",
                  text.c_str());
@@ -97,14 +99,16 @@ int run_verb(const Verb& verb, const std::vector<std::string>& words) {
   switch (parsed.outcome) {
     case Arguments::Result::Outcome::kShowHelp: std::fputs(parsed.text.c_str(), stdout); return kSuccess;
     case Arguments::Result::Outcome::kWrong:
-      std::fprintf(stderr, "%s: %s; see `%s --help`\n", command.c_str(), parsed.text.c_str(), command.c_str());
+      std::fprintf(stderr, "%s: %s; see `%s --help`\n", command.c_str(), printable(parsed.text, kLongestMessage).c_str(),
+                   command.c_str());
       return kWrongCommandLine;
     case Arguments::Result::Outcome::kRun: break;
   }
   const StatusOr<int> outcome = body();
   if (outcome.ok()) return *outcome;
   std::fflush(stdout);  // so that the reason stands behind what was printed before it
-  std::fprintf(stderr, "%s: %s\n", command.c_str(), std::string(outcome.status().message()).c_str());
+  // It may quote what a user, a file or a client said.
+  std::fprintf(stderr, "%s: %s\n", command.c_str(), printable(outcome.status().message(), kLongestMessage).c_str());
   return outcome.status().code() == StatusCode::kInvalidArgument ? kWrongCommandLine : kFailed;
 }
 

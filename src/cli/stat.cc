@@ -1,6 +1,7 @@
 // kvist stat: a node's numbers.
 #include <cstdio>
 
+#include "base/printable.h"
 #include "base/units.h"
 #include "cli/json_text.h"
 #include "cli/pool_access.h"
@@ -54,13 +55,14 @@ StatusOr<int> stat(const Options& options) {
   const StatusOr<JsonView> report = JsonView::parse(*text);
   if (!report.ok()) return report.status();
   const auto up = std::chrono::seconds(static_cast<int64_t>(report->real("uptime_s")));
-  std::printf("kvist %s at %s: %s, up %s\n", report->text("version").c_str(), report->text("socket").c_str(),
-              report->text("state").c_str(), format_duration_short(up).c_str());
+  std::printf("kvist %s at %s: %s, up %s\n", printable(report->text("version")).c_str(),
+              printable(report->text("socket")).c_str(), printable(report->text("state")).c_str(),
+              format_duration_short(up).c_str());
   print_pool(*report);
   const std::vector<JsonView> pools = report->rows("pools");
   for (size_t i = 0; pools.size() > 1 && i < pools.size(); ++i) {
     const std::string domain = pools[i].text("domain");
-    std::printf("\nthe pool of %s\n", domain.empty() ? "no domain" : domain.c_str());
+    std::printf("\nthe pool of %s\n", domain.empty() ? "no domain" : printable(domain).c_str());
     print_pool(pools[i]);
   }
   return 0;
@@ -79,7 +81,8 @@ const Verb kStatVerb = {
     "stat",
     VerbGroup::kWatch,
     "Show a node's numbers",
-    "Hits and misses are what connected clients say of their own reads. The client that asks is one of the clients.\n",
+    "Hits and misses are what connected clients say of their own reads. A block counts for each: one that is pinned by a\n"
+    "prefix and then copied by a get was read twice. The client that asks is one of the clients.\n",
     "kvist stat\n"
     "kvist stat --json | jq .hit_rate\n",
     declare,

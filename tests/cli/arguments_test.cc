@@ -114,7 +114,18 @@ TEST_F(ArgumentsTest, RefusesWhatIsWrongAndNamesIt) {
   names({"f", "--wait", "30"}, "--wait");
   names({"f", "--mode", "slow"}, "fast|safe");
   names({"f", "--nope"}, "--nope");
+  names({"f", "--mode", std::string(120'000, 'x')}, "xxx...' is not one of fast|safe");
   names({"f", "--count", "1", "--count", "2"}, "--count");
+}
+
+TEST_F(ArgumentsTest, AMistypedOptionIsToldTheNearest) {
+  EXPECT_EQ(wrong({"f", "--byts", "4KiB"}), "there is no option --byts (did you mean --bytes?)");
+  EXPECT_EQ(wrong({"f", "--cuont=4"}), "there is no option --cuont (did you mean --count?)");
+  EXPECT_EQ(wrong({"f", "--frobnicate"}), "there is no option --frobnicate");
+  EXPECT_EQ(wrong({"--byts", "4KiB", "--count", "x"}), "there is no option --byts (did you mean --bytes?)")
+      << "first of all";
+  EXPECT_EQ(wrong({"f", "-z"}), "there is no option -z") << "one letter is near to every other";
+  EXPECT_LT(wrong({"f", "--" + std::string(120'000, 'x')}).size(), 200u);
 }
 
 TEST_F(ArgumentsTest, HelpShowsUsageDefaultsAndExamples) {

@@ -177,6 +177,43 @@ TEST_F(PoolVerbs, Numbers) {
   EXPECT_EQ(run({"top", "--interval", "1ms"}).code, 2);
 }
 
+// What clients say of themselves is shown, not obeyed.
+TEST_F(PoolVerbs, NamesDoNotSteerTheTerminal) {
+  ClientOptions options;
+  options.socket = node_.socket();
+  options.name =
+      "\x1b[2J\x1b]0;t\x07\r\n\xc2\x9b"
+      "31mengine";
+  StatusOr<Client> client = Client::connect(options);
+  ASSERT_TRUE(client.ok()) << client.status().to_string();
+  Identity identity;
+  identity.alias = "\x1b[31mns";
+  identity.model = "m\xc3\xa4\x1b[5m";
+  const StatusOr<Space> space = client->open(identity);
+  const bool made = space.ok();  // the pool may refuse such an alias
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"clients"},
+                                                {"ls"},
+                                                {"ls", "\x1b[31mns"},
+                                                {"ls", "\x1b[31mnone"},
+                                                {"stat"},
+                                                {"exists", "-n", "\x1b[31mns", "\x1b[31mkey"},
+                                                {"flush", "\x1b[31mns"},
+                                                {"rm", "-n", "\x1b[31mns", "\x1b[31mkey"},
+                                                {"put", "\x1b[31mkey", "\x1b[31mfile"},
+                                                {"\x1b[31mverb"},
+                                                {"get", "--\x1b[31mflag"}}) {
+    const Outcome outcome = words[0][0] == '\x1b' ? run_command(words) : run(words);
+    for (const std::string& text : {outcome.out, outcome.err}) {
+      for (const char c : text) EXPECT_TRUE(c == '\n' || (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f)) << text;
+      EXPECT_EQ(text.find("\xc2\x9b"), std::string::npos) << text;
+    }
+  }
+  EXPECT_TRUE(contains(run({"clients"}).out, "\\x1b[2J\\x1b]0;t\\x07\\x0d\\x0a\\xc2\\x9b31mengine"));
+  if (made) {
+    EXPECT_TRUE(contains(run({"ls"}).out, "m\xc3\xa4\\x1b[5m")) << run({"ls"}).out;
+  }
+}
+
 TEST_F(PoolVerbs, ASecretIsNeededWhereThereIsOne) {
   const std::string path = file("block", "x"), secret = file("secret", "s3cret\n"), other = file("other", "another");
   ASSERT_EQ(run({"put", "-n", "test", "a", path, "--secret-file", secret}).code, 0);
