@@ -17,7 +17,8 @@ namespace kvist {
 enum class Ended : uint8_t {
   kBye,         // the client said so
   kDeath,       // the client's process is dead
-  kDisconnect,  // the socket closed under a living client, which is quarantined
+  kDisconnect,  // the socket closed under a living client that held nothing; one that does is quarantined, and counts with
+                // what ends that: its death, its release, the node's stop
   kReleased,    // a later connection of the same process let go of the quarantined session
   kNodeStopped,
   kHelloTimeout,   // no HELLO in time
@@ -34,7 +35,7 @@ enum class Ended : uint8_t {
   kMalformed,    // a packet that is none of ours
   kOversized,    // longer than kMaxPacket
   kSlowReader,   // answers were left unread
-  kSocketError,
+  kSocketError,  // the socket broke; else as kDisconnect
 };
 inline constexpr size_t kEndedReasons = static_cast<size_t>(Ended::kSocketError) + 1;
 std::string_view ended_name(Ended reason);
@@ -53,7 +54,7 @@ enum class NodeStage : uint8_t {
 inline constexpr size_t kNodeStages = 3;
 
 struct NodeCounters {
-  std::array<uint64_t, kEndedReasons> ended{};
+  std::array<uint64_t, kEndedReasons> ended{};  // each conversation once
   std::array<uint64_t, kRequestTypes> requests{};
   uint64_t unknown_requests = 0;                        // answered with kUnimplemented
   uint64_t failed_answers = 0;                          // answers with another status than OK

@@ -270,15 +270,15 @@ constexpr std::array kFamilies = {
     MetricFamily{"kvist_moved_blocks_total", kCounter, "domain", "Blocks moved so that memory changes its size class", of_pools<&P::moved_blocks>},
     MetricFamily{"kvist_moved_extents_total", kCounter, "domain", "Extents that changed it", of_pools<&P::extents_moved>},
 
-    MetricFamily{"kvist_reads_total", kCounter, "domain, result", "Blocks that clients looked for, by their own count", reads},
-    MetricFamily{"kvist_read_bytes_total", kCounter, "domain", "Bytes of the hits, by the clients' own count", read_bytes},
+    MetricFamily{"kvist_reads_total", kCounter, "domain, result", "Blocks that clients looked for, by their own count: one that is pinned by a prefix and then copied by a get counts twice", reads},
+    MetricFamily{"kvist_read_bytes_total", kCounter, "domain", "Bytes of the hits, by the clients' own count, pinned or copied: what is pinned by a prefix and then copied by a get counts twice", read_bytes},
     MetricFamily{"kvist_verified_blocks_total", kCounter, "domain", "Blocks whose checksum clients compared, by their own count", verified},
     MetricFamily{"kvist_client_failures_total", kCounter, "domain, reason", "Calls or blocks that failed in clients, by their own count", client_failures},
     MetricFamily{"kvist_stage_seconds", MetricType::kHistogram, "stage, le", "How long stages take: lookup (of up to 64 names), copy and verify (of a block) in clients, where one in 64, 16 and 16 is timed and counts for all; reserve and commit (of a message), evict (a step ahead of demand) in the node", stages},
 
     MetricFamily{"kvist_sessions", kGauge, "state", "Clients; quarantined: without a connection, but alive", sessions},
     MetricFamily{"kvist_sessions_opened_total", kCounter, "", "Clients that were welcomed", of_node<&N::sessions_opened>},
-    MetricFamily{"kvist_sessions_ended_total", kCounter, "reason", "Conversations that ended", sessions_ended},
+    MetricFamily{"kvist_sessions_ended_total", kCounter, "reason", "Conversations that ended, each once. A client whose socket closed or broke while it lives is quarantined, and counts when that ends: with death, released or node_stopped", sessions_ended},
     MetricFamily{"kvist_connections_total", kCounter, "", "Connections that were accepted", of_node<&N::accepted>},
     MetricFamily{"kvist_accept_failures_total", kCounter, "", "Connections refused for want of descriptors or because too many are silent", of_node<&N::accept_failures>},
     MetricFamily{"kvist_requests_total", kCounter, "op", "Requests of clients", requests},

@@ -46,6 +46,8 @@ struct Session {
   uint32_t claimed_pid = 0;  // as the client sees itself: another number in another PID namespace
   std::string name;
 
+  bool end_counted = false;  // in NodeCounters::ended
+
   uint64_t requests = 0;
   uint64_t active_window = 0;  // the last stretch of time with a request from it, see Sessions::active()
 

@@ -446,7 +446,9 @@ bool Sessions::disconnect(Session& session, Ended reason, Now now) {
   // HELLO was all it said: it was granted nothing, and knows no namespace in which to pin anything.
   const bool holds_nothing = session.requests <= 1 && session.table()->high_water.load(std::memory_order_seq_cst) == 0;
   if (holds_nothing) return end(session, reason);
-  ++counters_.ended[static_cast<size_t>(reason)];
+  // Where a socket closed, or broke with answers unread, the reason is yet to come: most often the process is about to be
+  // dead.
+  if (reason != Ended::kDisconnect && reason != Ended::kSocketError) count_end(session, reason);
   // An exiting process closes its sockets a moment before it is dead: nothing to worry anybody with.
   log_.log(reason == Ended::kDisconnect ? LogLevel::kDebug : LogLevel::kWarn, "what a client holds is quarantined",
            {{"session", session.id}, {"pid", session.peer.pid}, {"name", session.name}, {"reason", ended_name(reason)}});
@@ -459,8 +461,14 @@ bool Sessions::disconnect(Session& session, Ended reason, Now now) {
   return false;
 }
 
-bool Sessions::end(Session& session, Ended reason) {
+// Once a session, although what is quarantined ends twice.
+void Sessions::count_end(Session& session, Ended reason) {
+  if (std::exchange(session.end_counted, true)) return;
   ++counters_.ended[static_cast<size_t>(reason)];
+}
+
+bool Sessions::end(Session& session, Ended reason) {
+  count_end(session, reason);
   if (session.socket.valid()) poller_.remove(session.socket.get());
   if (session.state == Session::State::kGreeting) {
     --greeting_;

@@ -93,6 +93,7 @@ class Sessions {
   bool refuse(Session& session, wire::MessageType type, uint32_t request, const Status& status, Ended reason, Now now);
   bool disconnect(Session& session, Ended reason, Now now);
   bool end(Session& session, Ended reason);
+  void count_end(Session& session, Ended reason);
 
   const NodeOptions& options_;
   std::span<const std::unique_ptr<Domain>> domains_;

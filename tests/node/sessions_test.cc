@@ -65,6 +65,40 @@ TEST(NodeSessions, ALostSocketQuarantinesUntilReleased) {
   EXPECT_EQ(again.release(client.welcome.session, client.welcome.cookie)->code(), StatusCode::kNotFound);
 }
 
+// Each conversation counts once, with what ended it: the socket of a client that dies is most often seen to close before the
+// process is seen to be dead.
+TEST(NodeSessions, AnEndCountsOnce) {
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  const auto ended = [&] {
+    Json all = node.report()["node"]["ended"];
+    uint64_t sum = 0;
+    for (const auto& [reason, count] : all.items()) sum += count.get<uint64_t>();
+    all["sum"] = sum - all["bye"].get<uint64_t>();  // of the reporters
+    return all;
+  };
+  RawClient client(node.socket());
+  ASSERT_TRUE(client.join() && client.open() && client.put(digest_of(1)));
+  client.hang_up();
+  ASSERT_TRUE(eventually([&] { return has(node.report(), "clients_quarantined", 1); }));
+  EXPECT_EQ(ended()["sum"], 0) << "what will become of it is not known yet";
+  RawClient again(node.socket());
+  ASSERT_TRUE(again.join() && again.open() && again.put(digest_of(2)));
+  ASSERT_EQ(again.release(client.welcome.session, client.welcome.cookie)->code(), StatusCode::kOk);
+  EXPECT_EQ(ended()["released"], 1);
+  EXPECT_EQ(ended()["disconnect"], 0);
+  EXPECT_EQ(ended()["sum"], 1);
+  // One that the node hangs up on counts at once, and no second time when what it held is released.
+  ASSERT_TRUE(again.send_bytes(std::vector<std::byte>(64)));
+  ASSERT_TRUE(eventually([&] { return has(node.report(), "clients_quarantined", 1); }));
+  EXPECT_EQ(ended()["malformed"], 1);
+  RawClient third(node.socket());
+  ASSERT_TRUE(third.join());
+  ASSERT_EQ(third.release(again.welcome.session, again.welcome.cookie)->code(), StatusCode::kOk);
+  EXPECT_EQ(ended()["malformed"], 1);
+  EXPECT_EQ(ended()["sum"], 2);
+}
+
 // A client that reconnected may be faster than the news of its old socket.
 TEST(NodeSessions, ASessionThatIsStillConnectedCanBeReleased) {
   ThreadNode node;
