@@ -2,6 +2,7 @@
 
 #include <httplib.h>
 #include <poll.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,7 +10,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -20,31 +20,43 @@
 #include <utility>
 #include <vector>
 
+#include "base/host_port.h"
+#include "base/printable.h"
 #include "node/admin_page.h"
+#include "node/admin_patience.h"
+#include "node/config_schema.h"
 #include "node/domain.h"
 
 namespace kvist {
 namespace {
 
 constexpr size_t kWorkers = 4;
-constexpr size_t kWaiting = 16;                // connections accepted and not yet served; further ones wait in the kernel
-constexpr std::chrono::seconds kToAsk{1};      // for a request to arrive in whole
+constexpr size_t kWaiting = 64;                // connections accepted and not yet served; further ones wait in the kernel
+constexpr int kWaitingInKernel = 128;          // of those
 constexpr size_t kLongestRequest = 256 << 10;  // all of it; a value is at most 4 KiB, the rest is what browsers add
-constexpr std::chrono::milliseconds kToFinish = AdminServer::kPatience + 2 * kToAsk;  // for a connection, answer included
+// For a connection, answer included.
+constexpr std::chrono::milliseconds kToFinish = AdminServer::kPatience + 2 * AdminPatience::kToAsk;
+constexpr std::chrono::milliseconds kLookAround{20};  // a worker that waits looks so often whether others do
 
 // httplib's own pool queues without bound.
 class Workers final : public httplib::TaskQueue {
  public:
-  Workers() {
+  // `waiting` outlives this: how many connections wait for a worker.
+  explicit Workers(std::atomic<size_t>& waiting) : waiting_(waiting) {
     for (size_t i = 0; i < kWorkers; ++i) threads_.emplace_back([this] { run(); });
   }
 
   void enqueue(std::function<void()> task) override {
+    const auto accepted = AdminPatience::Clock::now();
+    waiting_.fetch_add(1, std::memory_order_relaxed);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return tasks_.size() < kWaiting || stopped_; });
-    tasks_.push_back(std::move(task));
+    tasks_.push_back({std::move(task), accepted});
     changed_.notify_all();
   }
+
+  // When the connection was accepted that this worker serves: a task is all that the library hands on.
+  static AdminPatience::Clock::time_point accepted() { return accepted_; }
 
   void shutdown() override {
     {
@@ -62,43 +74,61 @@ class Workers final : public httplib::TaskQueue {
     while (true) {
       changed_.wait(lock, [this] { return !tasks_.empty() || stopped_; });
       if (tasks_.empty()) return;
-      const std::function<void()> task = std::move(tasks_.front());
+      const Task task = std::move(tasks_.front());
       tasks_.pop_front();
+      waiting_.fetch_sub(1, std::memory_order_relaxed);
       changed_.notify_all();
       lock.unlock();
-      task();
+      accepted_ = task.accepted;
+      task.run();
       lock.lock();
     }
   }
 
+  struct Task {
+    std::function<void()> run;
+    AdminPatience::Clock::time_point accepted;
+  };
+
+  static thread_local AdminPatience::Clock::time_point accepted_;
+
+  std::atomic<size_t>& waiting_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;  // under mutex_
-  bool stopped_ = false;                     // under mutex_
+  std::deque<Task> tasks_;  // under mutex_
+  bool stopped_ = false;    // under mutex_
   std::vector<std::thread> threads_;
 };
 
+thread_local AdminPatience::Clock::time_point Workers::accepted_;
+
 // One connection as the library reads and writes it. The library's own stream bounds each read, and so gives a client that
-// sends a byte now and then a thread for hours: here all that is read, and all of the connection, has one deadline. Nor does
+// sends a byte now and then a thread for hours: here all that is read, and all of the connection, has one deadline, which
+// comes sooner while others wait. Nor does
 // the library bound a line, the number of headers or a body without a length, all of which it keeps, before anybody is asked
 // for a token: here there is an end to what it gets to read.
 class TimedStream final : public httplib::Stream {
- public:
-  explicit TimedStream(int fd) : fd_(fd) {}
+  using Clock = AdminPatience::Clock;
 
-  bool is_readable() const override { return begin_ < end_ || wait(POLLIN, ask_until_); }
+ public:
+  // `waiting`: how many others wait.
+  TimedStream(int fd, Clock::time_point accepted, const std::atomic<size_t>& waiting)
+      : fd_(fd), waiting_(waiting), patience_(accepted, Clock::now()) {}
+
+  bool is_readable() const override { return begin_ < end_ || wait_to_read(); }
   bool is_writable() const override { return wait(POLLOUT, until_); }
 
   // The library asks for single bytes.
   ssize_t read(char* to, size_t size) override {
     while (begin_ == end_) {
-      if (!wait(POLLIN, ask_until_)) return -1;
+      if (!wait_to_read()) return -1;
       const ssize_t got = ::recv(fd_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
       if (got == 0) return 0;
       if (got < 0 && errno != EINTR && errno != EAGAIN) return -1;
       if (got < 0) continue;
       left_ -= std::min(left_, static_cast<size_t>(got));
       if (left_ == 0) return -1;
+      begun_ = true;
       begin_ = 0;
       end_ = static_cast<size_t>(got);
     }
@@ -122,7 +152,22 @@ class TimedStream final : public httplib::Stream {
   socket_t socket() const override { return fd_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  bool others_wait() const { return waiting_.load(std::memory_order_relaxed) > 0; }
+
+  // In short steps, so that who begins to wait meanwhile is noticed.
+  bool wait_to_read() const {
+    if (!begun_ && readable_now()) return true;  // it asked while it waited for a worker, however long that took
+    while (true) {
+      const Clock::time_point until = patience_.until(begun_, others_wait()), now = Clock::now();
+      if (now >= until) return false;
+      if (wait(POLLIN, std::min(until, now + kLookAround))) return true;
+    }
+  }
+
+  bool readable_now() const {
+    pollfd wanted = {fd_, POLLIN, 0};
+    return ::poll(&wanted, 1, 0) > 0;
+  }
 
   bool wait(short what, Clock::time_point until) const {
     while (true) {
@@ -135,16 +180,25 @@ class TimedStream final : public httplib::Stream {
   }
 
   const int fd_;
-  const Clock::time_point ask_until_ = Clock::now() + kToAsk;
+  const std::atomic<size_t>& waiting_;
+  const AdminPatience patience_;
   const Clock::time_point until_ = Clock::now() + kToFinish;
   std::array<char, 4096> buffer_;
   size_t begin_ = 0, end_ = 0;  // of what is in the buffer
   size_t left_ = kLongestRequest;
+  bool begun_ = false;  // something has arrived
 };
 
 // One request a connection, with TimedStream's deadlines.
 class TimedServer final : public httplib::Server {
  public:
+  TimedServer() {
+    new_task_queue = [this] { return new Workers(waiting_); };
+  }
+
+  // The library lets five connections wait; what comes while those are not accepted is asked to come again in seconds.
+  void listen_for_more() { ::listen(svr_sock_.load(), kWaitingInKernel); }
+
   // Connections that wait are closed unserved from now on.
   void close_waiting() { closing_.store(true); }
 
@@ -152,7 +206,7 @@ class TimedServer final : public httplib::Server {
   bool process_and_close_socket(socket_t fd) override {
     bool served = false;
     if (!closing_.load()) {
-      TimedStream stream(fd);
+      TimedStream stream(fd, Workers::accepted(), waiting_);
       bool closed = false;
       // A request for parts of an answer gets the whole one, as it may: the library would repeat it for each of the
       // thousands of parts that a line can name, all in memory.
@@ -163,29 +217,12 @@ class TimedServer final : public httplib::Server {
     return served;
   }
 
+  std::atomic<size_t> waiting_{0};
   std::atomic<bool> closing_{false};
 };
 
-struct HostPort {
-  std::string host;
-  int port = 0;
-};
-
-std::optional<HostPort> parse_host_port(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) return std::nullopt;
-  HostPort result;
-  result.host = address.substr(0, colon);
-  if (result.host.size() > 2 && result.host.front() == '[' && result.host.back() == ']') {
-    result.host = result.host.substr(1, result.host.size() - 2);
-  }
-  const std::string_view digits = std::string_view(address).substr(colon + 1);
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result.port);
-  if (error != std::errc() || end != digits.data() + digits.size() || result.port < 0 || result.port > 65535)
-    return std::nullopt;
-  if (result.host.empty()) return std::nullopt;
-  return result;
-}
+constexpr std::array<std::string_view, 9> kReadable = {"/",       "/healthz", "/readyz",  "/version", "/metrics",
+                                                       "/config", "/stat",    "/clients", "/spaces"};
 
 std::string json_string(std::string_view text) {
   std::string out = "\"";
@@ -211,7 +248,8 @@ class AdminServer::Server {
   Status start(const std::string& address) {
     const std::optional<HostPort> where = parse_host_port(address);
     if (!where)
-      return invalid_argument("'" + address + "' is no HOST:PORT for the admin HTTP, like 127.0.0.1:9470 or [::1]:0");
+      return invalid_argument("admin.address: '" + printable(address, 64) +
+                              "' is no HOST:PORT for the admin HTTP, like 127.0.0.1:9470 or [::1]:0");
     host_ = where->host;
     bound();
     routes();
@@ -223,9 +261,10 @@ class AdminServer::Server {
     }
     if (port <= 0) {
       return failed_precondition(
-          "the admin HTTP cannot listen on " + address +
+          "admin.address: the admin HTTP cannot listen on " + address +
           ": in use, or not an address of this host; choose another with --admin HOST:PORT (port 0: any)");
     }
+    http_.listen_for_more();
     address_ = (host_.find(':') == std::string::npos ? host_ : "[" + host_ + "]") + ":" + std::to_string(port);
     thread_ = std::thread([this] {
       http_.listen_after_bind();
@@ -241,7 +280,6 @@ class AdminServer::Server {
 
  private:
   void bound() {
-    http_.new_task_queue = [] { return new Workers; };
     http_.set_payload_max_length(4096);
     // Not SO_REUSEPORT, which is the library's default: two nodes on one port would share its requests.
     http_.set_socket_options([](socket_t fd) {
@@ -252,13 +290,39 @@ class AdminServer::Server {
       response.status = 500;
       response.set_content("{\"error\":\"internal\"}\n", "application/json");
     });
-    http_.set_error_handler([](const httplib::Request&, httplib::Response& response) {
+    // What has no length would be read until it ends, even for a method that there is not.
+    http_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
+      const bool body = request.has_header("Content-Length") || request.has_header("Transfer-Encoding");
+      return !body && refuse_method(request, response) ? httplib::Server::HandlerResponse::Handled
+                                                       : httplib::Server::HandlerResponse::Unhandled;
+    });
+    http_.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
       if (!response.body.empty()) return;
-      response.set_content("{\"error\":" + std::to_string(response.status) +
-                               ",\"paths\":[\"/\",\"/healthz\",\"/readyz\",\"/version\",\"/metrics\",\"/config\",\"/"
-                               "stat\",\"/clients\",\"/spaces\"]}\n",
+      if (response.status == 404 && refuse_method(request, response)) return;
+      std::string paths;
+      for (const std::string_view path : kReadable) paths += (paths.empty() ? "" : ",") + json_string(path);
+      response.set_content("{\"error\":" + std::to_string(response.status) + ",\"paths\":[" + paths + "]}\n",
                            "application/json");
     });
+  }
+
+  // Whether it is that for which the request cannot be answered.
+  static bool refuse_method(const httplib::Request& request, httplib::Response& response) {
+    const char* allowed = methods_of(request.path);
+    if (allowed == nullptr || std::string_view(allowed).find(request.method) != std::string_view::npos) return false;
+    response.status = 405;
+    response.set_header("Allow", allowed);
+    response.set_content("{\"error\":405,\"allow\":" + json_string(allowed) + "}\n", "application/json");
+    return true;
+  }
+
+  // What can be done with a path; null: there is no such path.
+  static const char* methods_of(std::string_view path) {
+    constexpr std::string_view kSettings = "/config/";
+    if (std::find(kReadable.begin(), kReadable.end(), path) != kReadable.end()) return "GET, HEAD";
+    if (path.substr(0, kSettings.size()) == kSettings && find_config_key(path.substr(kSettings.size())) != nullptr)
+      return "PUT";
+    return nullptr;
   }
 
   void routes() {
@@ -299,9 +363,9 @@ class AdminServer::Server {
 
   // Says what is missing if it is not.
   bool authorized(const httplib::Request& request, httplib::Response& response) const {
-    constexpr std::string_view kScheme = "Bearer ";
+    constexpr std::string_view kScheme = "Bearer ";  // in whatever case: RFC 9110, 11.1
     const std::string given = request.get_header_value("Authorization");
-    const bool bearer = given.rfind(kScheme, 0) == 0;
+    const bool bearer = ::strncasecmp(given.c_str(), kScheme.data(), kScheme.size()) == 0;
     if (!source_.token.empty() && bearer && same_token(std::string_view(given).substr(kScheme.size()), source_.token)) {
       return true;
     }

@@ -12,8 +12,11 @@
 //
 // Reading asks for nothing: keep it on a loopback address, or behind something that does.
 //
+// Another method than a path has gets 405 and `Allow`.
+//
 // Threads: a few of its own, which ask the loop and wait for it at most kPatience. Bounded: connections at once and waiting
-// (others wait in the kernel's short queue), the time for a request to arrive, the time of a connection, sizes.
+// (others wait in the kernel's short queue), the time for a request to arrive, which is shorter while others wait
+// (node/admin_patience.h), the time of a connection, sizes.
 #pragma once
 
 #include <chrono>

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "node/admin.h"
+#include "node/admin_patience.h"
 #include "node/counters.h"
 #include "node/harness.h"
 #include "node/http.h"
@@ -311,7 +312,33 @@ TEST(AdminHttp, AnswersWhatOrchestratorsAsk) {
   EXPECT_EQ(Json::parse(http_get(address, "/clients").body)["clients"][0]["name"], "somebody");
   EXPECT_EQ(Json::parse(http_get(address, "/spaces").body)["namespaces"][0]["alias"], "a space");
   EXPECT_EQ(http_get(address, "/nothing").status, 404);
-  EXPECT_EQ(http(address, "DELETE /stat HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").status, 404);
+  EXPECT_EQ(http(address, "DELETE /stat HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").status, 405);
+}
+
+TEST(AdminHttp, AnotherMethodIsToldWhichThereAre) {
+  if (!loopback_is_up()) GTEST_SKIP() << "the loopback interface is down here";
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  const std::string address = node.node().admin_address();
+  const auto ask = [&](const std::string& method, const std::string& path) {
+    return http(address, method + " " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+  };
+  for (const char* path : {"/", "/healthz", "/readyz", "/version", "/metrics", "/config", "/stat", "/clients", "/spaces"}) {
+    EXPECT_LT(http_get(address, path).status, 404) << path;
+    for (const char* method : {"POST", "PUT", "DELETE", "PATCH", "OPTIONS"}) {
+      const HttpAnswer answer = ask(method, path);
+      EXPECT_EQ(answer.status, 405) << method << path;
+      EXPECT_NE(answer.head.find("\r\nAllow: GET, HEAD\r\n"), std::string::npos) << answer.head;
+    }
+  }
+  const HttpAnswer bare = http(address, "POST /stat HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(bare.status, 405) << "and nobody waits for a body";
+  EXPECT_EQ(http(address, "HEAD /stat HTTP/1.1\r\nHost: x\r\n\r\n").status, 200);
+  EXPECT_EQ(ask("HEAD", "/config/log.level").status, 405);
+  EXPECT_EQ(http_get(address, "/config/log.level").status, 405);
+  EXPECT_NE(http_get(address, "/config/log.level").head.find("\r\nAllow: PUT\r\n"), std::string::npos);
+  EXPECT_EQ(ask("DELETE", "/nothing").status, 404);
+  EXPECT_EQ(http_get(address, "/config/nope.x").status, 404);
 }
 
 TEST(AdminHttp, BoundsWhatItReads) {
@@ -382,6 +409,36 @@ TEST(AdminHttp, SilentConnectionsPass) {
   std::vector<FileDescriptor> silent;
   for (int i = 0; i < 8; ++i) silent.push_back(connect_http(node.node().admin_address()));
   EXPECT_EQ(http_get(node.node().admin_address(), "/healthz").status, 200);
+}
+
+TEST(AdminPatience, IsShortWhileOthersWait) {
+  using Clock = AdminPatience::Clock;
+  using P = AdminPatience;
+  const Clock::time_point accepted = Clock::time_point(std::chrono::hours(1)), served = accepted + P::kToBegin / 2;
+  const AdminPatience fresh(accepted, served);
+  EXPECT_EQ(fresh.until(false, false), served + P::kToAsk);
+  EXPECT_EQ(fresh.until(true, false), served + P::kToAsk);
+  EXPECT_EQ(fresh.until(false, true), accepted + P::kToBegin) << "from when it was accepted on";
+  EXPECT_EQ(fresh.until(true, true), served + P::kToAskWhileOthersWait) << "from when somebody listened on";
+  // Who has waited in the queue, and still says nothing, goes at once; who says something has the time that all have.
+  const Clock::time_point late = accepted + std::chrono::seconds(3);
+  EXPECT_LT(AdminPatience(accepted, late).until(false, true), late);
+  EXPECT_EQ(AdminPatience(accepted, late).until(true, true), late + P::kToAskWhileOthersWait);
+}
+
+// Two hundred connections that say nothing would keep the workers for fifty seconds, one time-out after the other; half of
+// that is far more than it takes when they have to hurry.
+TEST(AdminHttp, IdleConnectionsDoNotDelayOthers) {
+  if (!loopback_is_up()) GTEST_SKIP() << "the loopback interface is down here";
+  ThreadNode node;
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  constexpr int kIdle = 200;
+  const auto begun = AdminPatience::Clock::now();
+  std::vector<FileDescriptor> idle;
+  for (int i = 0; i < kIdle; ++i) idle.push_back(connect_http(node.node().admin_address()));
+  EXPECT_EQ(http_get(node.node().admin_address(), "/healthz").status, 200);
+  const auto taken = AdminPatience::Clock::now() - begun;
+  EXPECT_LT(taken, kIdle / 8 * AdminPatience::kToAsk) << "each idle connection had its second";
 }
 
 // Connections that keep sending a byte of a request that never ends: each is closed after a while, and others are served.

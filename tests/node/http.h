@@ -30,7 +30,7 @@ inline FileDescriptor connect_http(const std::string& address) {
 
 struct HttpAnswer {
   int status = 0;
-  std::string body;
+  std::string head, body;
 };
 
 inline HttpAnswer http(const std::string& address, const std::string& request) {
@@ -44,6 +44,7 @@ inline HttpAnswer http(const std::string& address, const std::string& request) {
   HttpAnswer answer;
   if (text.rfind("HTTP/1.1 ", 0) == 0) answer.status = std::stoi(text.substr(9));
   const size_t body = text.find("\r\n\r\n");
+  answer.head = text.substr(0, body == std::string::npos ? body : body + 2);
   if (body != std::string::npos) answer.body = text.substr(body + 4);
   return answer;
 }
@@ -53,10 +54,10 @@ inline HttpAnswer http_get(const std::string& address, const std::string& path) 
 }
 
 inline HttpAnswer http_put(const std::string& address, const std::string& path, const std::string& body,
-                           const std::string& token = "") {
-  return http(address, "PUT " + path +
-                           " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) +
-                           "\r\n" + (token.empty() ? "" : "Authorization: Bearer " + token + "\r\n") + "\r\n" + body);
+                           const std::string& token = "", const std::string& scheme = "Bearer") {
+  return http(address,
+              "PUT " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) +
+                  "\r\n" + (token.empty() ? "" : "Authorization: " + scheme + " " + token + "\r\n") + "\r\n" + body);
 }
 
 // A network namespace of one's own begins with its loopback interface down: nothing listens there for anybody.

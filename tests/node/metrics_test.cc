@@ -279,6 +279,12 @@ TEST(AdminHttp, ChangesSettingsForThoseWhoHaveTheToken) {
   const HttpAnswer done = http_put(address, "/config/verify.recheck", "9", "let me in");
   EXPECT_EQ(done.status, 200) << done.body;
   EXPECT_EQ(shown("verify.recheck")["value"], "9");
+  for (const char* scheme : {"bearer", "BEARER", "bEaReR"}) {
+    EXPECT_EQ(http_put(address, "/config/verify.recheck", "9", "let me in", scheme).status, 200) << scheme;
+  }
+  for (const char* scheme : {"Basic", "Beare", "Bearer:", "XBearer"}) {
+    EXPECT_EQ(http_put(address, "/config/verify.recheck", "9", "let me in", scheme).status, 401) << scheme;
+  }
   EXPECT_EQ(shown("verify.recheck")["source"], "changed by the admin HTTP");
   EXPECT_EQ(http_put(address, "/config/verify.recheck", "many", "let me in").status, 400);
   EXPECT_EQ(http_put(address, "/config/verify.rechek", "9", "let me in").status, 404);
