@@ -51,7 +51,9 @@ td { text-align: right; padding: 4px 8px; border-top: 1px solid var(--line); whi
 th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal; overflow-wrap: anywhere; }
 th:last-child, td:last-child { padding-right: 0; }
 #stages td:first-child { white-space: nowrap; }
-@media (max-width: 560px) { main { padding: 10px; gap: 10px; } .cards, .two { gap: 10px; } .wide { display: none; } .big { font-size: 22px; } td, th { padding-left: 4px; padding-right: 4px; }
+.narrow { display: none; }
+.gone .big, .gone .note, .gone svg, .gone table, .gone .pool { opacity: .4; }
+@media (max-width: 560px) { main { padding: 10px; gap: 10px; } .cards, .two { gap: 10px; } .wide { display: none; } .narrow { display: inline; } .big { font-size: 22px; } td, th { padding-left: 4px; padding-right: 4px; }
   .cards { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 </style>
 </head>
@@ -134,7 +136,7 @@ function row(cells, classes = []) {
   const tr = document.createElement("tr");
   cells.forEach((cell, i) => {
     const td = document.createElement("td");
-    td.textContent = cell;
+    td.append(cell);  // text, or an element
     if (classes[i]) td.className = classes[i];
     tr.append(td);
   });
@@ -212,11 +214,20 @@ function show_failures(families) {
   at("failures").replaceChildren(...(rows.length ? rows : [row(["nothing", ""])]));
 }
 
+// Clients of one name can be told apart where there is no column for the pid.
+function client_name(c) {
+  const name = document.createElement("span"), pid = document.createElement("span");
+  pid.className = "narrow soft";
+  pid.textContent = " pid " + c.pid;
+  name.append((c.name || "?") + (c.state === "connected" ? "" : " (" + c.state + ")"), pid);
+  return name;
+}
+
 function show_clients(clients) {
   text("clients-title", clients.length === 1 ? "1 client" : clients.length + " clients");
   const classes = ["", "wide", "wide", "wide", "", "", "", "wide", "wide"];
   const shown = [...clients].sort((a, b) => b.bytes_got - a.bytes_got).slice(0, 50);
-  const rows = shown.map(c => row([(c.name || "?") + (c.state === "connected" ? "" : " (" + c.state + ")"), c.pid, c.uid, c.domain || "–", count(c.hits), count(c.misses), bytes(c.bytes_got), bytes(c.pinned_bytes), bytes(c.granted_bytes)], classes));
+  const rows = shown.map(c => row([client_name(c), c.pid, c.uid, c.domain || "–", count(c.hits), count(c.misses), bytes(c.bytes_got), bytes(c.pinned_bytes), bytes(c.granted_bytes)], classes));
   if (clients.length > shown.length) rows.push(row(["and " + (clients.length - shown.length) + " more"]));
   at("clients").replaceChildren(...rows);
 }
@@ -245,11 +256,13 @@ async function turn() {
     while (now.time - history[0].time > 60) history.shift();
     badge(stat.state, stat.state === "ready" ? "" : "warn");
     const hours = stat.uptime_s / 3600;
-    text("about", "version " + stat.version + ", up " + (hours < 1 ? (60 * hours).toFixed(0) + " min" : hours < 48 ? hours.toFixed(1) + " h" : (hours / 24).toFixed(1) + " days") + ", " + stat.socket);
+    document.body.classList.remove("gone");
+    text("about", "version " + stat.version + ", up " + (stat.uptime_s < 60 ? stat.uptime_s.toFixed(0) + " s" : hours < 1 ? (60 * hours).toFixed(0) + " min" : hours < 48 ? hours.toFixed(1) + " h" : (hours / 24).toFixed(1) + " days") + ", " + stat.socket);
     document.body.dataset.turns = Number(document.body.dataset.turns || 0) + 1;  // for tests, like the width
     document.body.dataset.width = innerWidth + " of " + document.documentElement.scrollWidth;
   } catch (error) {
     badge("no answer", "bad");
+    document.body.classList.add("gone");  // what is shown was
     text("about", String(error.message || error));
   }
   setTimeout(turn, document.hidden ? 10000 : 1000);

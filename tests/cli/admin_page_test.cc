@@ -21,14 +21,14 @@ std::string browser() {
 }
 
 // The document as it is after the page ran for some seconds in a window of this size; optionally a picture of it.
-std::string visit(const std::string& address, int width, int height, const std::string& picture = "") {
+std::string visit(const std::string& url, int width, int height, const std::string& picture = "") {
   Folder profile;
   const std::string command =
       "timeout 100 " + browser() +
       " --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --hide-scrollbars "
       "--disable-background-networking --virtual-time-budget=4500 --user-data-dir=" +
       profile.file("profile") + " --window-size=" + std::to_string(width) + "," + std::to_string(height) +
-      (picture.empty() ? " --dump-dom" : " --screenshot=" + picture) + " http://" + address + "/ 2>/dev/null";
+      (picture.empty() ? " --dump-dom" : " --screenshot=" + picture) + " " + url + " 2>/dev/null";
   FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return "";
   std::string text;
@@ -58,7 +58,8 @@ class AdminPage : public testing::Test {
     if (!loopback_is_up()) GTEST_SKIP() << "the loopback interface is down here";
     ASSERT_TRUE(node_.ok()) << node_.status().to_string();
   }
-  const std::string address() { return node_.node().admin_address(); }
+  std::string address() { return node_.node().admin_address(); }
+  std::string url() { return "http://" + address() + "/"; }
 
   // Clients that put and get, one of them with a name that is HTML.
   void use() {
@@ -99,7 +100,7 @@ TEST_F(AdminPage, IsOneFileThatAsksThisNodeAlone) {
 TEST_F(AdminPage, ShowsThePoolLiveInABrowser) {
   if (browser().empty()) GTEST_SKIP() << "no Chromium is installed (package chromium)";
   use();
-  const std::string document = visit(address(), 1280, 900);
+  const std::string document = visit(url(), 1280, 900);
   ASSERT_FALSE(document.empty()) << "the browser did not run";
   EXPECT_GE(std::atoi(attribute(document, "turns").c_str()), 2) << document.substr(0, 4000);
   EXPECT_EQ(text_of(document, "state"), "ready");
@@ -115,13 +116,29 @@ TEST_F(AdminPage, ShowsThePoolLiveInABrowser) {
     EXPECT_NE(document.find("<td>" + std::string(stage) + "</td>"), std::string::npos) << stage;
   }
   EXPECT_NE(document.find("class=\"blocks\""), std::string::npos) << "the bar of the capacity";
+  // Engines of one name differ by it.
+  EXPECT_NE(document.find("vllm-worker-0<span class=\"narrow soft\"> pid " + std::to_string(::getpid()) + "<"),
+            std::string::npos);
+  EXPECT_TRUE(std::regex_search(text_of(document, "about"), std::regex(", up [0-9]+ (s|min),")))
+      << text_of(document, "about");
+  EXPECT_EQ(document.find("<body class=\"gone\""), std::string::npos);
+}
+
+// Opened from a file it has nobody to ask, as when the node has ended.
+TEST_F(AdminPage, SaysThatWhatItShowsIsOld) {
+  if (browser().empty()) GTEST_SKIP() << "no Chromium is installed (package chromium)";
+  Folder folder;
+  std::ofstream(folder.file("page.html")) << http_get(address(), "/").body;
+  const std::string document = visit("file://" + folder.file("page.html"), 1280, 900);
+  EXPECT_EQ(text_of(document, "state"), "no answer");
+  EXPECT_NE(document.find("<body class=\"gone\""), std::string::npos);
 }
 
 // In the narrowest window that the browser makes.
 TEST_F(AdminPage, FitsANarrowWindow) {
   if (browser().empty()) GTEST_SKIP() << "no Chromium is installed (package chromium)";
   use();
-  const std::string width = attribute(visit(address(), 500, 900), "width");
+  const std::string width = attribute(visit(url(), 500, 900), "width");
   ASSERT_NE(width, "");
   const int window = std::atoi(width.c_str()), content = std::atoi(width.substr(width.find("of ") + 3).c_str());
   EXPECT_LE(content, window) << "it would scroll sideways";
@@ -133,8 +150,8 @@ TEST_F(AdminPage, PicturesForThoseWhoWantToLook) {
   if (folder == nullptr) GTEST_SKIP() << "set KVIST_PICTURES to a folder";
   if (browser().empty()) GTEST_SKIP() << "no Chromium is installed (package chromium)";
   use();
-  visit(address(), 1280, 1000, std::string(folder) + "/wide.png");
-  visit(address(), 500, 1700, std::string(folder) + "/narrow.png");
+  visit(url(), 1280, 1000, std::string(folder) + "/wide.png");
+  visit(url(), 500, 1700, std::string(folder) + "/narrow.png");
   EXPECT_TRUE(std::ifstream(std::string(folder) + "/wide.png").good());
 }
 
