@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/socket_path.h"
 #include "cli/verb.h"
 #include "node/config.h"
@@ -95,10 +96,21 @@ void raise_open_files() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+void warn_of_unknown_variables(const std::vector<std::string>& variables, Logger& log) {
+  if (variables.empty()) return;
+  std::string all;
+  for (const std::string& each : variables) all += (all.empty() ? "" : ", ") + each;
+  log.warn("variables that begin with KVIST_ and are no settings are ignored", {{"variables", all}});
+}
+
 StatusOr<int> run_node(const Options& given) {
   StatusOr<Config> config = put_together(given);
   if (!config.ok()) return config.status();
   NodeOptions& options = config->options;
+  const RealClock clock;
+  Logger log(options.log_level, clock);
+  log.set_format(options.log_format);
+  warn_of_unknown_variables(config->unknown_variables, log);
   if (given.print) {
     std::fputs(config_as_yaml(options).c_str(), stdout);
     return 0;
@@ -111,13 +123,11 @@ StatusOr<int> run_node(const Options& given) {
   if (!signals.ok()) return signals.status();
   options.stop_fd = signals->get();
   raise_open_files();
-  const RealClock clock;
-  Logger log(options.log_level, clock);
-  log.set_format(options.log_format);
   StatusOr<std::unique_ptr<Node>> node = Node::start(std::move(options), log);
   if (!node.ok()) return node.status();
   Node& running = **node;
-  std::printf("kvist %s node pid=%d %s\n", KVIST_VERSION, static_cast<int>(::getpid()), running.describe().c_str());
+  std::printf("kvist %s node pid=%d %s\n", KVIST_VERSION, static_cast<int>(::getpid()),
+              printable(running.describe()).c_str());
   std::fflush(stdout);
   if (Status end = running.run(); !end.ok()) return end;
   log.info("node stopped");

@@ -1,18 +1,18 @@
 #include "node/config.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
+#include "base/small_file.h"
 #include "base/spelling.h"
 
 namespace kvist {
 namespace {
 
-constexpr std::streamsize kLargestFile = 1 << 20;
+constexpr size_t kLargestFile = 1 << 20;
+constexpr size_t kMostUnknown = 8;  // variables that are spoken of
+constexpr std::string_view kPrefix = "KVIST_";
 constexpr size_t kSourceColumn = 44;  // of the comments that --print-config writes
 
 // What an orchestrator puts into the environment for each service that it knows: NAME_SERVICE_HOST, NAME_SERVICE_PORT...,
@@ -72,6 +72,40 @@ std::string value_as_yaml(const ConfigKey& key, const ConfigValue& value) {
   return format_config_value(key, value);
 }
 
+// Whoever wrote KVIST_MEMORY has forgotten a setting's section; else it is a slip of the fingers.
+std::string variable_advice(std::string_view name) {
+  std::vector<std::string> variables;
+  for (const ConfigKey& key : config_keys()) variables.push_back(variable_of(key));
+  const std::string_view rest = name.substr(kPrefix.size());
+  const auto closest = [&](size_t edits) {
+    std::string_view found;
+    for (size_t i = 0; i < variables.size() && found.empty(); ++i) {
+      const std::string_view field =
+          std::string_view(variables[i]).substr(kPrefix.size() + std::strlen(config_keys()[i].section) + 1);
+      if (rest.size() < 64 && field.size() > 2 * edits && edit_distance(rest, field) <= edits) found = variables[i];
+    }
+    return std::string(found);
+  };
+  for (size_t edits = 0; edits <= 2; ++edits) {
+    if (const std::string meant = closest(edits); !meant.empty()) return " (did you mean " + meant + "?)";
+  }
+  return "";
+}
+
+// Kvist's own that are no settings: of clients, of the Python package, of tests.
+bool known_otherwise(std::string_view name) {
+  constexpr std::string_view kOthers[] = {"KVIST_SOCKET",   "KVIST_CPU",     "KVIST_CONFIG", "KVIST_BINARY",
+                                          "KVIST_PICTURES", "KVIST_VERSION", "KVIST_SEED",   "KVIST_SANITIZERS"};
+  constexpr std::string_view kFamilies[] = {"KVIST_TEST_", "KVIST_FAULT_", "KVIST_RECORD_", "KVIST_NEED_"};
+  const auto keys = config_keys();
+  return std::find(std::begin(kOthers), std::end(kOthers), name) != std::end(kOthers) ||
+         std::any_of(std::begin(kFamilies), std::end(kFamilies), [&](auto family) { return name.rfind(family, 0) == 0; }) ||
+         std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& key) {
+           const std::string variable = variable_of(key);
+           return name == std::string_view(variable).substr(0, kPrefix.size() + std::strlen(key.section));
+         });
+}
+
 }  // namespace
 
 Status Config::set(const ConfigKey& key, std::string_view text, const std::string& source) {
@@ -86,14 +120,10 @@ Status Config::set(const ConfigKey& key, std::string_view text, const std::strin
 }
 
 Status Config::read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return failed_precondition("cannot read the configuration file " + path + ": " + std::strerror(errno));
-  std::string text(static_cast<size_t>(kLargestFile) + 1, '\0');
-  file.read(text.data(), kLargestFile + 1);
-  if (file.bad()) return failed_precondition("cannot read the configuration file " + path + ": " + std::strerror(errno));
-  if (file.gcount() > kLargestFile) return invalid_argument(path + " is larger than 1 MiB: no configuration of a node");
-  text.resize(static_cast<size_t>(file.gcount()));
-  return read_yaml(text, path);
+  const StatusOr<std::string> text = read_small_file(path, "configuration", kLargestFile + 1);
+  if (!text.ok()) return text.status();
+  if (text->size() > kLargestFile) return invalid_argument(path + " is larger than 1 MiB: no configuration of a node");
+  return read_yaml(*text, path);
 }
 
 Status Config::read_environment(const char* const* environment) {
@@ -103,7 +133,7 @@ Status Config::read_environment(const char* const* environment) {
   for (; *environment != nullptr; ++environment) {
     const std::string_view entry = *environment;
     const std::string_view name = entry.substr(0, entry.find('='));
-    if (name.substr(0, 6) != "KVIST_" || name.size() == entry.size()) continue;
+    if (name.substr(0, kPrefix.size()) != kPrefix || name.size() == entry.size()) continue;
     const std::string_view value = entry.substr(name.size() + 1);
     const auto found = std::find(known.begin(), known.end(), name);
     if (found != known.end()) {
@@ -113,7 +143,13 @@ Status Config::read_environment(const char* const* environment) {
       continue;
     }
     const std::string_view nearest = nearest_word(name, known);
-    if (!looks_like_a_setting(name, nearest)) continue;
+    if (!looks_like_a_setting(name, nearest)) {
+      const bool foreign = made_for_a_service(name) || known_otherwise(name) || value.empty();
+      if (!foreign && unknown_variables.size() < kMostUnknown) {
+        unknown_variables.push_back(std::string(name.substr(0, 64)) + variable_advice(name));
+      }
+      continue;
+    }
     return invalid_argument("there is no setting of the variable " + std::string(name) +
                             (nearest.empty() ? "; `kvist node --print-config` shows all settings"
                                              : "; did you mean " + std::string(nearest) + "?"));
@@ -124,6 +160,14 @@ Status Config::read_environment(const char* const* environment) {
 std::string source_of(const NodeOptions& options, const ConfigKey& key) {
   const auto found = options.sources.find(name_of(key));
   return found == options.sources.end() ? "default" : found->second;
+}
+
+Status with_place(const NodeOptions& options, const Status& status) {
+  const std::string message(status.message());
+  const ConfigKey* key = status.ok() ? nullptr : find_config_key(std::string_view(message).substr(0, message.find(": ")));
+  if (key == nullptr || !options.sources.contains(name_of(*key))) return status;
+  const std::string source = source_of(options, *key);
+  return Status(status.code(), source.substr(source.find(' ') + 1) + ": " + message);
 }
 
 std::string config_as_yaml(const NodeOptions& options) {

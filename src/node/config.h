@@ -24,6 +24,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kvist/status.h"
 #include "node/config_schema.h"
@@ -33,6 +34,9 @@ namespace kvist {
 
 struct Config {
   NodeOptions options;  // with options.sources
+  // Variables that begin with KVIST_, are nobody's and look like no setting, each with what may be meant:
+  // "KVIST_MEMORY (did you mean KVIST_POOL_MEMORY?)". The first few.
+  std::vector<std::string> unknown_variables;
 
   // At most 1 MiB.
   Status read_file(const std::string& path);
@@ -40,7 +44,8 @@ struct Config {
 
   // KVIST_SECTION_FIELD=value; null at the end, as environ has it. An empty value counts as none. Variables of Kvist's that
   // are no settings (KVIST_SOCKET, KVIST_CPU, ...) and those that orchestrators make for a service called kvist
-  // (KVIST_ADMIN_SERVICE_HOST, KVIST_ADMIN_PORT_9470_TCP, ...) are passed over; one that looks like a setting is refused.
+  // (KVIST_ADMIN_SERVICE_HOST, KVIST_ADMIN_PORT_9470_TCP, ...) are passed over; one that looks like a setting is refused,
+  // and what is left goes to unknown_variables.
   Status read_environment(const char* const* environment);
 
   // `source`: "flag --memory". The message of a failure begins with what stands behind its first word.
@@ -55,5 +60,9 @@ std::string config_reference();
 
 // "default", or what set() was told.
 std::string source_of(const NodeOptions& options, const ConfigKey& key);
+
+// A failure to use a setting's value, whose message begins with the setting, "socket.group: there is no group ...", with the
+// place before it where the value was written: "node.yaml:3: socket.group: ...". Other statuses as they are.
+Status with_place(const NodeOptions& options, const Status& status);
 
 }  // namespace kvist

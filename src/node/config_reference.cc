@@ -32,10 +32,13 @@ admin:
 ```
 
 Units are part of a value. Sizes take B, KiB, MiB, GiB, TiB and PiB, and a bare number is bytes; durations take ns, us, ms, s,
-min and h. A name that is not known, a value that cannot be read and a value out of bounds keep the node from starting, with
-exit code 2 and a line that names the setting and its place. Anchors, aliases, tags and further documents are not taken from a
-file. Variables that an orchestrator makes for a service called kvist (`KVIST_ADMIN_SERVICE_HOST`, `KVIST_ADMIN_PORT_9470_TCP`)
-are passed over.
+min and h. What is wrong keeps the node from starting, with a line that names the setting and its place. Exit code 2: the value is
+bad, as `--print-config` says too, which starts nothing (a name that is not known, a value that cannot be read, one out of
+bounds). Exit code 1: it could not be used (a group that does not exist, a token file that cannot be read, an address in use).
+
+Anchors, aliases, tags and further documents are not taken from a file. A file is a regular one, not a pipe. Variables that an
+orchestrator makes for a service called kvist (`KVIST_ADMIN_SERVICE_HOST`, `KVIST_ADMIN_PORT_9470_TCP`) are passed over. Others
+that begin with `KVIST_` and are nobody's (`KVIST_MEMORY`) are named on the log, with the setting that may be meant.
 
 Settings marked *yes* below can be changed while the node runs, until it ends:
 

@@ -4,8 +4,12 @@
 #include <array>
 #include <charconv>
 #include <cstdio>
+#include <set>
 #include <type_traits>
 
+#include "base/host_port.h"
+#include "base/printable.h"
+#include "base/socket_path.h"
 #include "base/spelling.h"
 #include "base/units.h"
 #include "pool/layout.h"
@@ -91,14 +95,29 @@ using T = ConfigType;
 
 constexpr ConfigKey text_key(const char* section, const char* field, const char* value_name, const char* default_shown,
                              const char* flag, const char* help, void (*set)(O&, const ConfigValue&),
-                             ConfigValue (*get)(const O&)) {
-  return {section, field, T::kText, value_name, "", default_shown, 0, 0, 1, nullptr, flag, false, help, set, get};
+                             ConfigValue (*get)(const O&), Status (*check)(std::string_view) = nullptr) {
+  return {section, field, T::kText, value_name, "", default_shown, 0, 0, 1, nullptr, flag, false, help, set, get, check};
+}
+
+Status check_address(std::string_view text) {
+  if (text.empty() || text == "none" || parse_host_port(text)) return ok_status();
+  return invalid_argument("'" + printable(text, 64) + "' is no HOST:PORT, like 127.0.0.1:9470 or [::1]:0, nor 'none'");
+}
+
+// Empty: the default.
+Status check_socket(std::string_view text) { return text.empty() ? ok_status() : check_socket_path(text); }
+
+Status check_group(std::string_view text) {
+  constexpr size_t kLongest = 256;
+  const auto odd = [](unsigned char c) { return c < ' ' || c == 0x7f || c == ':' || c == ','; };  // spaces there may be
+  if (text.size() <= kLongest && std::none_of(text.begin(), text.end(), odd)) return ok_status();
+  return invalid_argument("'" + printable(text, 64) + "' is no name or number of a group");
 }
 
 // clang-format off
 constexpr std::array kKeys = {
     // Memory.
-    ConfigKey{"pool", "memory", T::kSize, "SIZE", "", "none: it has to be given", 16 * kMiB, 4096 * kTiB, 1, nullptr,
+    ConfigKey{"pool", "memory", T::kSize, "SIZE", "", "none: it has to be given", kLeastDomainBytes, 4096 * kTiB, 1, nullptr,
               "--memory", false, "Memory for blocks; tables come on top, about 100 bytes a block",
               put<&O::pool, &D::memory_bytes>, look<&O::pool, &D::memory_bytes>},
     ConfigKey{"pool", "block_bytes", T::kSize, "SIZE", "0B", nullptr, 0, uint64_t{1} << 31, 1, nullptr, "--block-bytes", false,
@@ -118,15 +137,15 @@ constexpr std::array kKeys = {
 
     // Where clients connect.
     text_key("socket", "path", "PATH", "$KVIST_SOCKET, else $XDG_RUNTIME_DIR/kvist.sock, else /run/kvist/node.sock", "--socket",
-         "Where clients connect; its folder must exist", put<&O::socket>, look<&O::socket>),
+         "Where clients connect; its folder must exist", put<&O::socket>, look<&O::socket>, check_socket),
     ConfigKey{"socket", "mode", T::kMode, "MODE", "0600", nullptr, 0, 0777, 1, nullptr, nullptr, false,
               "Who may connect, as for chmod", put<&O::socket_mode>, look<&O::socket_mode>},
     text_key("socket", "group", "GROUP", "the process's", nullptr, "Give the socket to this group",
-         put<&O::socket_group>, look<&O::socket_group>),
+         put<&O::socket_group>, look<&O::socket_group>, check_group),
 
     // The admin HTTP.
     ConfigKey{"admin", "address", T::kText, "HOST:PORT", "127.0.0.1:0", nullptr, 0, 0, 1, nullptr, "--admin", false,
-              "Address of the admin HTTP; port 0: one that is free; 'none': no HTTP", put_admin, look_admin},
+              "Address of the admin HTTP; port 0: one that is free; 'none': no HTTP", put_admin, look_admin, check_address},
     text_key("admin", "token_file", "FILE", "none: nothing can be changed over HTTP", nullptr,
          "The token that the admin HTTP asks for before it changes anything is this file's first line",
          put<&O::admin_token_file>, look<&O::admin_token_file>),
@@ -187,7 +206,7 @@ constexpr std::array kKeys = {
 
 // ---- reading ------------------------------------------------------------------------------------------------------
 
-std::string quoted(std::string_view text) { return "'" + std::string(text.substr(0, 64)) + "'"; }
+std::string quoted(std::string_view text) { return "'" + printable(text, 64) + "'"; }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> pieces;
@@ -291,13 +310,19 @@ StatusOr<ConfigValue> parse_config_value(const ConfigKey& key, std::string_view 
     constexpr size_t kLongest = 4096;
     if (text.size() > kLongest) return invalid_argument("it is longer than " + std::to_string(kLongest) + " bytes");
     if (text.find('\0') != std::string_view::npos) return invalid_argument("it has a zero byte in it");
+    if (key.check != nullptr) {
+      if (Status s = key.check(text); !s.ok()) return s;
+    }
     value.text = text;
     return value;
   }
   if (key.type == T::kDomains) {
+    std::set<std::string> names;
     for (const std::string_view item : split(text, ';')) {
       if (item.empty()) continue;
-      if (const StatusOr<DomainOptions> domain = parse_domain(item); !domain.ok()) return domain.status();
+      const StatusOr<DomainOptions> domain = parse_domain(item);
+      if (!domain.ok()) return domain.status();
+      if (!names.insert(domain->name).second) return invalid_argument("domain " + quoted(domain->name) + " is named twice");
       value.list.emplace_back(item);
     }
     return value;
@@ -344,12 +369,16 @@ StatusOr<DomainOptions> parse_domain(std::string_view text) {
   }
   DomainOptions domain;
   domain.name = text.substr(0, equals);
+  if (domain.name.size() > kLongestDomainName) {
+    return wrong("its name is longer than " + std::to_string(kLongestDomainName) + " bytes");
+  }
   const std::vector<std::string_view> items = split(text.substr(equals + 1), ',');
   const StatusOr<uint64_t> size = parse_size(items[0]);
   if (!size.ok()) return wrong(std::string(size.status().message()));
   // As for pool.memory, so that no sum of domains overflows.
   const uint64_t most = find_config_key("pool.memory")->most;
   if (*size > most) return wrong("its size is at most " + format_size(most));
+  if (*size < kLeastDomainBytes) return wrong("its size is at least " + format_size(kLeastDomainBytes));
   domain.memory_bytes = *size;
   constexpr std::string_view kToken = "token-file=", kBlocks = "max-blocks=";
   for (const std::string_view item : std::span(items).subspan(1)) {

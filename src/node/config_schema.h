@@ -59,6 +59,8 @@ struct ConfigKey {
   const char* help;           // one sentence or a few, no full stop at the end
   void (*set)(NodeOptions& options, const ConfigValue& value);
   ConfigValue (*get)(const NodeOptions& options);
+  // Of kText: what is wrong with a value's form, as far as can be said before it is used. Null: nothing can.
+  Status (*check)(std::string_view text) = nullptr;
 };
 
 std::span<const ConfigKey> config_keys();
@@ -79,6 +81,9 @@ std::string default_of(const ConfigKey& key);
 StatusOr<ConfigValue> parse_config_value(const ConfigKey& key, std::string_view text);
 // As it would be written; parse_config_value reads it back. No unit is rounded.
 std::string format_config_value(const ConfigKey& key, const ConfigValue& value);
+
+inline constexpr uint64_t kLeastDomainBytes = uint64_t{16} << 20;
+inline constexpr size_t kLongestDomainName = 64;  // bytes
 
 // NAME=SIZE[,token-file=PATH][,max-blocks=N]
 StatusOr<DomainOptions> parse_domain(std::string_view text);

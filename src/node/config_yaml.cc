@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/printable.h"
 #include "base/spelling.h"
 #include "node/config.h"
 
@@ -111,7 +112,7 @@ class YamlReader {
       if (Status s = next(); !s.ok()) return s;
       if (event_.type() == YAML_SCALAR_EVENT && event_.nothing()) continue;  // all its fields are commented out
       if (event_.type() != YAML_MAPPING_START_EVENT) {
-        return wrong("section '" + section + "' has fields, each on a line of its own below it");
+        return wrong("section '" + printable(section, 64) + "' has fields, each on a line of its own below it");
       }
       if (Status s = fields(section); !s.ok()) return s;
     }
@@ -129,7 +130,7 @@ class YamlReader {
     for (const std::string_view each : sections) all += (all.empty() ? "" : ", ") + std::string(each);
     const std::vector<std::string_view> known(sections.begin(), sections.end());
     const std::string_view nearest = nearest_word(section, known);
-    return wrong("there is no section '" + section.substr(0, 64) + "'" +
+    return wrong("there is no section '" + printable(section, 64) + "'" +
                  (nearest.empty() ? "; there are: " + all : "; did you mean '" + std::string(nearest) + "'?"));
   }
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/printable.h"
 #include "base/socket_path.h"
 
 namespace kvist {
@@ -25,14 +26,15 @@ constexpr int kBacklog = 128;
 Status path_error(const std::string& path, const std::string& doing, int error) {
   const std::string folder = parent_folder(path);
   if (error == ENOENT || error == ENOTDIR) {
-    return failed_precondition("the folder " + folder + " for the socket does not exist: create it (`mkdir -p " + folder +
+    return failed_precondition("socket.path: the folder " + folder +
+                               " for the socket does not exist: create it (`mkdir -p " + folder +
                                "`), or say where the socket should be with --socket PATH");
   }
   if (error == EACCES || error == EPERM || error == EROFS) {
-    return failed_precondition("no permission to write in " + folder + " (" + std::strerror(error) +
+    return failed_precondition("socket.path: no permission to write in " + folder + " (" + std::strerror(error) +
                                "): run the node as the folder's owner, or choose another place with --socket PATH");
   }
-  return failed_precondition(doing + " " + path + ": " + std::strerror(error));
+  return failed_precondition("socket.path: " + doing + " " + path + ": " + std::strerror(error));
 }
 
 sockaddr_un address_of(const std::string& path) {
@@ -60,7 +62,8 @@ StatusOr<gid_t> find_group(const std::string& name) {
   group entry = {};
   group* found = nullptr;
   if (::getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) {
-    return invalid_argument("there is no group '" + name + "' for the socket; `getent group` lists them");
+    return failed_precondition("socket.group: there is no group '" + printable(name, 64) +
+                               "' for the socket; `getent group` lists them");
   }
   return entry.gr_gid;
 }
@@ -80,7 +83,9 @@ ListenSocket& ListenSocket::operator=(ListenSocket&& other) noexcept {
 }
 
 StatusOr<ListenSocket> ListenSocket::open(const std::string& path, uint32_t mode, const std::string& group) {
-  if (Status s = check_socket_path(path); !s.ok()) return s;
+  if (Status s = check_socket_path(path); !s.ok()) {
+    return Status(s.code(), "socket.path: " + std::string(s.message()));
+  }
   ListenSocket listener;
   listener.path_ = path;
   if (Status s = listener.take_lock(); !s.ok()) return s;
@@ -98,8 +103,8 @@ Status ListenSocket::take_lock() {
     if (!fd.valid()) return path_error(path_, "cannot open the lock file of", errno);
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
       const std::string holder = lock_holder(fd.get());
-      return failed_precondition("another node" + (holder.empty() ? "" : " (pid " + holder + ")") + " serves " + path_ +
-                                 " already: stop it, or choose another place with --socket PATH");
+      return failed_precondition("socket.path: another node" + (holder.empty() ? "" : " (pid " + holder + ")") + " serves " +
+                                 path_ + " already: stop it, or choose another place with --socket PATH");
     }
     struct stat held = {}, named = {};
     if (::fstat(fd.get(), &held) != 0 || ::stat(name.c_str(), &named) != 0 || !same_file(held, named)) continue;
@@ -110,7 +115,8 @@ Status ListenSocket::take_lock() {
     lock_ = std::move(fd);
     return ok_status();
   }
-  return failed_precondition("the lock file " + name + " keeps changing; is something else creating and removing it?");
+  return failed_precondition("socket.path: the lock file " + name +
+                             " keeps changing; is something else creating and removing it?");
 }
 
 // Removes the socket of a node that did not end by itself. A listener that does not know our lock is left alone.
@@ -118,14 +124,15 @@ Status ListenSocket::clear_place() const {
   struct stat info = {};
   if (::lstat(path_.c_str(), &info) != 0) return errno == ENOENT ? ok_status() : path_error(path_, "cannot look at", errno);
   if (!S_ISSOCK(info.st_mode)) {
-    return failed_precondition(path_ + " exists and is no socket: move it away, or choose another place with --socket PATH");
+    return failed_precondition("socket.path: " + path_ +
+                               " exists and is no socket: move it away, or choose another place with --socket PATH");
   }
   const FileDescriptor probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const sockaddr_un address = address_of(path_);
   const int result = ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   // EPROTOTYPE: it listens, but for another kind of socket. EAGAIN: its queue is full.
   if (result == 0 || errno == EPROTOTYPE || errno == EAGAIN) {
-    return failed_precondition("another program listens at " + path_ +
+    return failed_precondition("socket.path: another program listens at " + path_ +
                                ": stop it, or choose another place with --socket PATH");
   }
   if (::unlink(path_.c_str()) != 0 && errno != ENOENT) return path_error(path_, "cannot remove the old socket", errno);
@@ -149,7 +156,7 @@ Status ListenSocket::bind_and_listen(uint32_t mode, const std::string& group) {
     const StatusOr<gid_t> gid = find_group(group);
     if (!gid.ok()) return gid.status();
     if (::chown(path_.c_str(), static_cast<uid_t>(-1), *gid) != 0) {
-      return failed_precondition("cannot give the socket to group " + group + ": " + std::strerror(errno) +
+      return failed_precondition("socket.group: cannot give the socket to group " + group + ": " + std::strerror(errno) +
                                  "; the node's user must belong to it");
     }
   }

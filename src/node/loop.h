@@ -41,6 +41,7 @@ class Node::Loop {
   bool ready() const { return state_.load(std::memory_order_acquire) == State::kReady; }
   const std::string& socket() const { return options_.socket; }
   const std::string& admin_address() const { return admin_address_; }
+  const NodeOptions& options() const { return options_; }
   std::string describe() const;
 
  private:

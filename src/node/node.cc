@@ -4,23 +4,26 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/printable.h"
 #include "base/secret_file.h"
 #include "base/units.h"
+#include "node/config.h"
 #include "node/loop.h"
 
 namespace kvist {
 namespace {
 
 Status check_domain(const DomainOptions& domain) {
-  const std::string title = domain.name.empty() ? "the pool (--memory)" : "domain '" + domain.name + "'";
-  constexpr uint64_t kLeast = uint64_t{16} << 20;
-  if (domain.memory_bytes < kLeast) {
-    return invalid_argument(title + " needs at least " + format_size(kLeast) + " of memory, like 8GiB");
+  const std::string title = domain.name.empty() ? "the pool (--memory)" : "domain '" + printable(domain.name, 64) + "'";
+  if (domain.memory_bytes < kLeastDomainBytes) {
+    return invalid_argument(title + " needs at least " + format_size(kLeastDomainBytes) + " of memory, like 8GiB");
   }
   if (domain.max_blocks >= kMaxEntries) {
     return invalid_argument(title + " can have at most " + std::to_string(kMaxEntries - 1) + " blocks");
   }
-  if (domain.name.size() > 64) return invalid_argument("a domain's name has at most 64 bytes");
+  if (domain.name.size() > kLongestDomainName) {
+    return invalid_argument("a domain's name has at most " + std::to_string(kLongestDomainName) + " bytes");
+  }
   return ok_status();
 }
 
@@ -49,7 +52,7 @@ Node::~Node() = default;
 
 StatusOr<std::unique_ptr<Node>> Node::start(NodeOptions options, Logger& log) {
   auto loop = std::make_unique<Loop>(std::move(options), log);
-  if (Status s = loop->start(); !s.ok()) return s;
+  if (Status s = loop->start(); !s.ok()) return with_place(loop->options(), s);
   return std::unique_ptr<Node>(new Node(std::move(loop)));
 }
 
@@ -110,17 +113,18 @@ Status Node::Loop::start() {
 }
 
 Status Node::Loop::read_tokens() {
-  const auto read = [](const std::string& path, std::string* token) {
+  const auto read = [](const std::string& setting, const std::string& path, std::string* token) {
     if (path.empty() || !token->empty()) return ok_status();
     StatusOr<std::string> line = read_secret_file(path, "token");
-    if (line.ok()) *token = *std::move(line);
-    return line.status();
+    if (!line.ok()) return Status(line.status().code(), setting + ": " + std::string(line.status().message()));
+    *token = *std::move(line);
+    return ok_status();
   };
-  if (Status s = read(options_.pool.token_file, &options_.pool.token); !s.ok()) return s;
+  if (Status s = read("pool.token_file", options_.pool.token_file, &options_.pool.token); !s.ok()) return s;
   for (DomainOptions& tenant : options_.tenants) {
-    if (Status s = read(tenant.token_file, &tenant.token); !s.ok()) return s;
+    if (Status s = read("pool.domains: " + tenant.name, tenant.token_file, &tenant.token); !s.ok()) return s;
   }
-  return read(options_.admin_token_file, &options_.admin_token);
+  return read("admin.token_file", options_.admin_token_file, &options_.admin_token);
 }
 
 Status Node::Loop::start_domains() {

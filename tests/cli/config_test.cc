@@ -46,7 +46,7 @@ std::string line_of(const std::string& printed, const std::string& name) {
 
 std::string sample(const ConfigKey& key) {
   switch (key.type) {
-    case ConfigType::kText: return "/some/where";
+    case ConfigType::kText: return name_of(key) == "admin.address" ? "127.0.0.1:9999" : "/some/where";
     case ConfigType::kSize: return "19MiB";
     case ConfigType::kDuration: return "321ms";
     case ConfigType::kNumber: return "99";
@@ -83,6 +83,39 @@ TEST(NodeFlags, BadValuesNameTheFlagAndTheSetting) {
   const Outcome none = run_command({"node"});
   EXPECT_EQ(none.code, 2);
   EXPECT_NE(none.err.find("KVIST_POOL_MEMORY"), std::string::npos) << none.err;
+}
+
+// The form of a value is looked at when it is set, not when it is first used.
+TEST(NodeFlags, PrintConfigRefusesWhatTheNodeWould) {
+  const auto refused = [](const std::string& flag, const std::string& word, const std::string& setting) {
+    const Outcome outcome = run_command({"node", flag, word, "--print-config"});
+    EXPECT_EQ(outcome.code, 2) << flag << " " << word;
+    EXPECT_EQ(outcome.err.rfind("kvist node: " + flag + ": " + setting + ": ", 0), 0u) << outcome.err;
+    EXPECT_LT(outcome.err.size(), 400u);
+  };
+  refused("--admin", "nowhere", "admin.address");
+  refused("--admin", "host:99999", "admin.address");
+  refused("--socket", std::string(200, 'x'), "socket.path");
+  refused("--socket-group", "a:b", "socket.group");
+  refused("--domain", "a=1MiB", "pool.domains");
+  refused("--token-file", std::string(5000, 'x'), "pool.token_file");
+  EXPECT_EQ(run_command({"node", "--admin", "none", "--print-config"}).code, 0);
+}
+
+TEST(NodeFlags, AMistypedFlagIsToldTheNearest) {
+  const Outcome outcome = run_command({"node", "--memroy", "1GiB"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.err, "kvist node: there is no option --memroy (did you mean --memory?); see `kvist node --help`\n");
+}
+
+TEST(NodeFlags, AVariableThatIsNobodysIsNamedOnTheLog) {
+  const Variable memory("KVIST_MEMORY", "1GiB");
+  const Outcome outcome = run_command({"node", "--print-config"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_NE(outcome.err.find("level=warn"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("KVIST_MEMORY (did you mean KVIST_POOL_MEMORY?)"), std::string::npos) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_EQ(outcome.out.find("level=warn"), std::string::npos);
 }
 
 TEST(NodeFlags, DomainsRepeatAndHugePagesKeepTheirOldFlag) {
@@ -140,7 +173,20 @@ TEST(ConfigVerb, GetsAndSets) {
   EXPECT_NE(fixed.err.find("cannot be changed while the node runs"), std::string::npos) << fixed.err;
   const Outcome unknown = run_command({"config", "set", "verify.rechek", "1", "--socket", socket});
   EXPECT_NE(unknown.err.find("did you mean verify.recheck?"), std::string::npos) << unknown.err;
-  EXPECT_EQ(run_command({"config", "get", "verify.rechek", "--socket", socket}).code, 2);
+  for (const char* name : {"verify.rechek", "nope", "nope.x"}) {
+    EXPECT_EQ(run_command({"config", "get", name, "--socket", socket}).code, 2) << name;
+    EXPECT_EQ(run_command({"config", "set", name, "1", "--socket", socket}).code, 2) << name;
+  }
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"set", "log.level", std::string(120'000, '\x1b')},
+                                                {"set", std::string(120'000, '\x1b'), "1"},
+                                                {"get", std::string(120'000, '\x1b')}}) {
+    std::vector<std::string> command = {"config", "--socket", socket};
+    command.insert(command.end(), words.begin(), words.end());
+    const Outcome outcome = run_command(command);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_LT(outcome.err.size(), 1000u) << "a value is echoed whole";
+    EXPECT_EQ(outcome.err.find('\x1b'), std::string::npos);
+  }
   const Outcome bad = run_command({"config", "set", "verify.recheck", "many", "--socket", socket});
   EXPECT_EQ(bad.code, 2);
   EXPECT_NE(bad.err.find("verify.recheck: 'many' is no whole number"), std::string::npos) << bad.err;

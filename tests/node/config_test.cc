@@ -3,6 +3,7 @@
 #include "node/config.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <set>
@@ -32,14 +33,27 @@ std::string other_value(const ConfigKey& key) {
 
 std::vector<std::string> bad_values(const ConfigKey& key) {
   switch (key.type) {
-    case ConfigType::kText: return {std::string(5000, 'x')};
+    case ConfigType::kText:
+      if (name_of(key) == "admin.address") return {"nowhere", "host:", "host:99999", "::1:80", std::string(5000, 'x')};
+      if (name_of(key) == "socket.path") return {std::string(108, 'x')};
+      if (name_of(key) == "socket.group") return {"a:b", "a,b", std::string(300, 'x')};
+      return {std::string(5000, 'x')};
     case ConfigType::kSize: return {"x", "", "-1", "1GB", "1.5B", "99999999PiB"};
     case ConfigType::kDuration: return {"x", "", "5", "-1s", "1000h", "100ns"};
     case ConfigType::kNumber: return {"x", "", "-1", "1.5", "12abc", "99999999999999999999"};
     case ConfigType::kChoice: return {"x", "", "Off"};
     case ConfigType::kMode: return {"x", "", "0999", "1777"};
     case ConfigType::kDomains:
-      return {"a", "=1GiB", "a=x", "a=8192PiB", "a=1GiB,nonsense=1", "a=1GiB,max-blocks=x", "a=1GiB,token-file="};
+      return {"a",
+              "=1GiB",
+              "a=x",
+              "a=8192PiB",
+              "a=1MiB",
+              "a=16MiB;a=32MiB",
+              std::string(65, 'a') + "=16MiB",
+              "a=1GiB,nonsense=1",
+              "a=1GiB,max-blocks=x",
+              "a=1GiB,token-file="};
   }
   return {};
 }
@@ -108,6 +122,7 @@ TEST(Config, BadValuesNameTheSettingAndThePlace) {
       Config config;
       const Status file = config.read_yaml(yaml_of(key, value), "node.yaml");
       EXPECT_EQ(file.code(), StatusCode::kInvalidArgument) << name_of(key) << " = " << value;
+      EXPECT_LT(message(file).size(), 400u) << "a long value is cut";
       EXPECT_EQ(message(file).rfind("node.yaml:2: " + name_of(key) + ": ", 0), 0u) << message(file);
       const std::string variable = variable_of(key) + "=" + value;
       const char* const environment[] = {variable.c_str(), nullptr};
@@ -165,6 +180,68 @@ TEST(Config, UnknownNamesAreRefusedWithTheNearest) {
   }
 }
 
+TEST(Config, VariablesThatAreNobodysAreNamed) {
+  const auto unknown = [](const char* text) {
+    const char* const environment[] = {"KVIST_SOCKET=/x", text, nullptr};
+    Config config;
+    EXPECT_TRUE(config.read_environment(environment).ok()) << text;
+    std::string all;
+    for (const std::string& each : config.unknown_variables) all += each;
+    return all;
+  };
+  EXPECT_EQ(unknown("KVIST_MEMORY=1GiB"), "KVIST_MEMORY (did you mean KVIST_POOL_MEMORY?)");
+  EXPECT_EQ(unknown("KVIST_MEMROY=1GiB"), "KVIST_MEMROY (did you mean KVIST_POOL_MEMORY?)");
+  EXPECT_EQ(unknown("KVIST_BLOCK_BYTES=1MiB"), "KVIST_BLOCK_BYTES (did you mean KVIST_POOL_BLOCK_BYTES?)");
+  EXPECT_EQ(unknown("KVIST_FROBNICATE=1"), "KVIST_FROBNICATE");
+  for (const char* other :
+       {"KVIST_CPU=avx2", "KVIST_SEED=1", "KVIST_TEST_PYTHON=x", "KVIST_BINARY=/x", "KVIST_POOL=", "KVIST_POOL=x",
+        "KVIST_PORT=tcp://x", "KVIST_SERVICE_HOST=1.2.3.4", "KVIST_MEMORY=", "KVIST_PORT_9470_TCP_ADDR=1.2.3.4"}) {
+    EXPECT_EQ(unknown(other), "") << other;
+  }
+  std::vector<std::string> many;
+  for (int i = 0; i < 100; ++i) many.push_back("KVIST_XYZZY" + std::to_string(i) + std::string(1000, 'x') + "=1");
+  std::vector<const char*> environment;
+  for (const std::string& each : many) environment.push_back(each.c_str());
+  environment.push_back(nullptr);
+  Config config;
+  EXPECT_TRUE(config.read_environment(environment.data()).ok());
+  EXPECT_EQ(config.unknown_variables.size(), 8u);
+  EXPECT_LT(config.unknown_variables[0].size(), 100u);
+}
+
+// What can only be found out at the start names the setting, and the place where it was written.
+TEST(Config, WhatCannotBeUsedNamesTheSettingAndThePlace) {
+  Folder folder;
+  const auto started = [&](const char* setting, const std::string& value, const char* source) {
+    ThreadNode node([&](NodeOptions& o) {
+      Config config{.options = o, .unknown_variables = {}};
+      EXPECT_TRUE(config.set(*find_config_key(setting), value, source).ok()) << setting;
+      o = config.options;
+    });
+    EXPECT_FALSE(node.ok()) << setting;
+    EXPECT_EQ(node.status().code(), StatusCode::kFailedPrecondition) << message(node.status());
+    return message(node.status());
+  };
+  const auto begins = [](const std::string& text, const std::string& with) { return text.rfind(with, 0) == 0; };
+  const std::string group = started("socket.group", "no-such-group", "file node.yaml:7");
+  EXPECT_TRUE(begins(group, "node.yaml:7: socket.group: there is no group 'no-such-group'")) << group;
+  const std::string path = started("socket.path", folder.file("none/s"), "variable KVIST_SOCKET");
+  EXPECT_TRUE(begins(path, "KVIST_SOCKET: socket.path: the folder")) << path;
+  for (const char* setting : {"pool.token_file", "admin.token_file"}) {
+    const std::string token = started(setting, folder.file("none"), "flag --x");
+    EXPECT_TRUE(begins(token, std::string("--x: ") + setting + ": cannot read the token file")) << token;
+  }
+  const std::string tenant = started("pool.domains", "a=16MiB,token-file=" + folder.file("none"), "flag --domain");
+  EXPECT_TRUE(begins(tenant, "--domain: pool.domains: a: cannot read the token file")) << tenant;
+  ThreadNode first;
+  ASSERT_TRUE(first.ok());
+  const std::string busy = started("admin.address", first.node().admin_address(), "flag --admin");
+  EXPECT_TRUE(begins(busy, "--admin: admin.address: the admin HTTP cannot listen on")) << busy;
+  // A caller that sets options itself has no place.
+  ThreadNode plain([](NodeOptions& o) { o.socket_group = "no-such-group"; });
+  EXPECT_TRUE(begins(message(plain.status()), "socket.group: there is no group")) << message(plain.status());
+}
+
 TEST(Config, OnlyPlainYamlIsTaken) {
   const auto yaml = [](const std::string& text) { return Config{}.read_yaml(text, "f"); };
   EXPECT_TRUE(yaml("").ok());
@@ -194,6 +271,10 @@ TEST(Config, AFileThatCannotBeReadSaysWhy) {
   EXPECT_EQ(missing.code(), StatusCode::kFailedPrecondition);
   EXPECT_NE(message(missing).find("none.yaml: No such file"), std::string::npos) << message(missing);
   EXPECT_FALSE(config.read_file(folder.file("")).ok()) << "a folder";
+  ASSERT_EQ(::mkfifo(folder.file("pipe").c_str(), 0600), 0);
+  const Status pipe = config.read_file(folder.file("pipe"));  // and it does not wait
+  EXPECT_NE(message(pipe).find("the configuration file " + folder.file("pipe") + " is no regular file"), std::string::npos)
+      << message(pipe);
   std::ofstream(folder.file("large.yaml")) << std::string((1 << 20) + 1, '#');
   EXPECT_NE(message(config.read_file(folder.file("large.yaml"))).find("larger than 1 MiB"), std::string::npos);
 }

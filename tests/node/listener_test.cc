@@ -47,7 +47,7 @@ TEST(ListenSocket, TakesAGroupByNumber) {
   const StatusOr<ListenSocket> listener = listen_at(folder.file("s"), 0660, std::to_string(::getgid()));
   ASSERT_TRUE(listener.ok()) << text_of(listener);
   const StatusOr<ListenSocket> wrong = listen_at(folder.file("t"), 0660, "kvist-has-no-such-group");
-  EXPECT_EQ(wrong.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(wrong.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_FALSE(std::filesystem::exists(folder.file("t"))) << "a failed start leaves nothing behind";
   EXPECT_FALSE(std::filesystem::exists(folder.file("t.lock")));
 }

@@ -136,6 +136,17 @@ TEST_P(NodeKilledClient, GivesBackWhatItHeld) {
   // Only blocks take room now.
   EXPECT_EQ(report["free_blocks"].get<uint64_t>() + report["blocks"].get<uint64_t>(), 16384u);
   EXPECT_LE(report["free_bytes"], free_before);
+  // Each end counts once, whether the socket's end or the process's was seen first. (The bystander and reporters say bye.)
+  const auto ended = [&] {
+    uint64_t sum = 0;
+    const Json now = report_of(socket_)["node"]["ended"];
+    for (const auto& [reason, count] : now.items()) {
+      if (reason != "bye") sum += count.get<uint64_t>();
+    }
+    return sum;
+  };
+  EXPECT_TRUE(eventually([&] { return ended() >= 3; }));
+  EXPECT_EQ(ended(), 3u) << report_of(socket_)["node"]["ended"].dump();
   RawClient survivor(socket_);
   ASSERT_TRUE(survivor.join() && survivor.open());
   EXPECT_TRUE(survivor.read_right(digest_of(7))) << "somebody else's block was harmed";
@@ -314,13 +325,17 @@ TEST_F(NodeProcesses, SaysWhatIsWrongWithItsArguments) {
   refused({"--memory", "1MiB", "--socket", socket_}, 2, "range 16MiB to");
   refused({"--memory", "32MiB", "--socket", folder_.file("none/node.sock")}, 1, "mkdir");
   refused({"--memory", "32MiB", "--socket", folder_.file(std::string(200, 'x'))}, 2, "107");
-  refused({"--memory", "32MiB", "--socket", socket_, "--admin", "nowhere"}, 2, "HOST:PORT");
-  refused({"--memory", "32MiB", "--socket", socket_, "--token-file", folder_.file("none")}, 1, "token file");
+  refused({"--memory", "32MiB", "--socket", socket_, "--admin", "nowhere"}, 2,
+          "--admin: admin.address: 'nowhere' is no HOST:PORT");
+  refused({"--memory", "32MiB", "--socket", socket_, "--token-file", folder_.file("none")}, 1,
+          "--token-file: pool.token_file: ");
   refused({"--memory", "32MiB", "--socket", socket_, "--domain", "a"}, 2, "NAME=SIZE");
+  refused({"--memory", "32MiB", "--socket", socket_, "--domain", "a=1MiB"}, 2, "--domain: pool.domains: ");
   refused({"--memory", "32MiB", "--socket", socket_, "--domain", "a=32MiB", "--domain", "a=32MiB"}, 2, "twice");
   refused({"--memory", "32MiB", "--socket", socket_, "--domain", "a=32MiB,tokenfile=x"}, 2, "token-file");
   refused({"--memory", "32MiB", "--socket", socket_, "--socket-mode", "rw"}, 2, "mode");
-  refused({"--memory", "32MiB", "--socket", socket_, "--socket-group", "no-such-group"}, 2, "group");
+  refused({"--memory", "32MiB", "--socket", socket_, "--socket-group", "no-such-group"}, 1,
+          "--socket-group: socket.group: ");
 }
 
 TEST_F(NodeProcesses, TenantsComeFromTheCommandLine) {
