@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "base/printable.h"
 #include "base/units.h"
 
 #if defined(__x86_64__)
@@ -112,7 +113,7 @@ StatusOr<CpuFeatures> cap_cpu(CpuFeatures features, std::string_view level) {
     return features;
   }
   if (level.empty()) return features;
-  return invalid_argument("'" + std::string(level) + "' is not a processor level: use 'baseline', 'avx2' or 'avx512'");
+  return invalid_argument("'" + printable(level, 64) + "' is not a processor level: use 'baseline', 'avx2' or 'avx512'");
 }
 
 const CpuFeatures& this_cpu() {

@@ -17,6 +17,7 @@
 #include <new>
 #include <thread>
 
+#include "base/printable.h"
 #include "base/random.h"
 
 namespace kvist::replay {
@@ -146,7 +147,7 @@ class Server {
 
  private:
   static bool complain(const Status& status) {
-    std::fprintf(stderr, "kvist: a client of the replay could not begin: %s\n", status.to_string().c_str());
+    std::fprintf(stderr, "kvist: a client of the replay could not begin: %s\n", printable(status.to_string()).c_str());
     return false;
   }
   static void add(std::atomic<double>& sum, double value) {
