@@ -20,7 +20,7 @@ from typing import Any, Callable
 from kvist import _kvist
 from kvist._identity import Identity
 from kvist._kvist import Batch, Digests, Pinned, Prefix, Results, Submitted
-from kvist._types import Stats
+from kvist._types import FailedPrecondition, Stats
 
 _MOST = 64  # Client.kMaxSubmitted of the library
 
@@ -44,6 +44,7 @@ class Client:
     async def connect(self) -> _kvist.Client:
         """The kvist.Client behind this; connects if need be."""
         async with self._connecting:
+            self._refuse_if_closed()
             if self._client is None:
                 self._client = await asyncio.to_thread(self._make)
             if self._loop is None:
@@ -72,8 +73,8 @@ class Client:
         return self._client.stats()
 
     async def close(self) -> int:
-        """See kvist.Client.close(). Calls that are under way end with CancelledError, those that wait for their turn with
-        FailedPrecondition."""
+        """See kvist.Client.close(); returns what it does: how many pins and rooms are left. Calls that are under way end
+        with CancelledError, those that wait for their turn with FailedPrecondition."""
         self._closed = True
         if self._loop is not None and self._fd >= 0:
             if not self._loop.is_closed():
@@ -94,12 +95,17 @@ class Client:
     ) -> None:
         await self.close()
 
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise FailedPrecondition("this client was closed: connect again")
+
     # ---- submitted calls ----
 
     async def _finish(self, submit: Callable[[], Submitted], in_thread: bool) -> Results:
         await self.connect()
         await self._turns.acquire()
         try:
+            self._refuse_if_closed()  # while it waited: what close() cancelled still fills the client's places
             call = await asyncio.to_thread(submit) if in_thread else submit()
         except BaseException:
             self._turns.release()

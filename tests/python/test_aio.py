@@ -118,14 +118,15 @@ def test_closing_ends_what_waits(node):
         chain = space.digests(keys(16))
         await space.put(chain, bytes(16 * BLOCK))
         # More than may be under way at once, so that some wait for their turn; puts are submitted by another thread.
-        tasks = [asyncio.create_task(space.get(chain, bytearray(16 * BLOCK))) for _ in range(60)]
+        tasks = [asyncio.create_task(space.get(chain, bytearray(16 * BLOCK))) for _ in range(100)]
         tasks += [asyncio.create_task(space.put(chain, bytes(16 * BLOCK))) for _ in range(60)]
         await asyncio.sleep(0)
         await client.close()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(end, (asyncio.CancelledError, kvist.FailedPrecondition, kvist.Results)) for end in ended)
-        with pytest.raises(kvist.FailedPrecondition):
-            await space.get(chain, bytearray(16 * BLOCK))
+        for call in (space.get(chain, bytearray(16 * BLOCK)), client.connect(), client.open(space.identity)):
+            with pytest.raises(kvist.FailedPrecondition):
+                await call
 
     asyncio.run(asyncio.wait_for(main(), 60))
 
