@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Union, final, overload
 
-from kvist._identity import Identity
+from kvist._identity import Identity, Part
 from kvist._types import Code, Listing, Run, Stats
 
 if sys.version_info >= (3, 12):
@@ -28,6 +28,8 @@ _PartName = Union[int, str]
 
 version: str
 
+def check_identity(identity: Identity, /) -> None: ...
+def check_part(part: Part, /) -> None: ...
 def spawn(argv: Sequence[str], environ: Sequence[str], stdout: int, stderr: int, /) -> int: ...
 
 @final

@@ -86,7 +86,42 @@ bool read_extra(PyObject* object, std::map<std::string, std::string>* out) {
   return true;
 }
 
+// None if the library takes `identity`; an error whose text begins with `unsaid` loses that.
+PyObject* checked(PyObject* module, const Identity& identity, std::string_view unsaid) {
+  const StatusOr<std::string> record = encode_identity(identity);
+  if (record.ok()) return Py_NewRef(Py_None);
+  std::string_view message = record.status().message();
+  if (message.starts_with(unsaid)) message.remove_prefix(unsaid.size());
+  return raise(state_of(module), Status(record.status().code(), std::string(message)));
+}
+
+PyObject* check_identity(PyObject* module, PyObject* object) {
+  return guarded([&]() -> PyObject* {
+    Identity identity;
+    return read_identity(object, &identity) ? checked(module, identity, "") : nullptr;
+  });
+}
+
+PyObject* check_part(PyObject* module, PyObject* object) {
+  return guarded([&]() -> PyObject* {
+    Identity with;  // the library checks parts as those of an identity
+    with.model = "any";
+    with.parts.resize(1);
+    return read_part(object, &with.parts[0]) ? checked(module, with, "parts[0].") : nullptr;
+  });
+}
+
 }  // namespace
+
+bool add_identity(PyObject* module) {
+  static PyMethodDef kMethods[] = {
+      {"check_identity", check_identity, METH_O,
+       "check_identity(identity, /)\n--\n\nRaises what is wrong with a kvist.Identity, but for its alias: open() tells "
+       "that."},
+      {"check_part", check_part, METH_O, "check_part(part, /)\n--\n\nRaises what is wrong with a kvist.Part."},
+      {}};
+  return PyModule_AddFunctions(module, kMethods) == 0;
+}
 
 bool read_identity(PyObject* object, Identity* out) {
   static constexpr const char* kKinds[] = {"chained", "opaque"};

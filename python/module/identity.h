@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kvist/identity.h"
-#include "py.h"
+#include "module.h"
 
 namespace kvist::python {
 

@@ -69,7 +69,8 @@ int execute(PyObject* module) {
   const bool added = take_classes(state) && add_digests(module, state) && add_results(module, state) &&
                      add_views(module, state) && add_batch(module, state) && add_pages(module, state) &&
                      add_submitted(module, state) && add_space(module, state) && add_client(module, state) &&
-                     add_spawn(module) && PyModule_AddStringConstant(module, "version", KVIST_VERSION) == 0;
+                     add_identity(module) && add_spawn(module) &&
+                     PyModule_AddStringConstant(module, "version", KVIST_VERSION) == 0;
   return added ? 0 : -1;
 }
 

@@ -60,6 +60,7 @@ bool add_views(PyObject* module, State* state);
 bool add_batch(PyObject* module, State* state);
 bool add_pages(PyObject* module, State* state);
 bool add_submitted(PyObject* module, State* state);
+bool add_identity(PyObject* module);
 bool add_spawn(PyObject* module);
 
 }  // namespace kvist::python

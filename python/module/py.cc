@@ -1,6 +1,7 @@
 #include "py.h"
 
 #include <algorithm>
+#include <string>
 
 #include "base/units.h"
 
@@ -93,7 +94,7 @@ bool read_size(PyObject* value, const char* name, uint64_t* out) {
   if (!read_text(value, name, &text)) return false;
   const StatusOr<uint64_t> size = parse_size(text);
   if (!size.ok()) {
-    PyErr_Format(PyExc_ValueError, "%s: %s", name, size.status().to_string().c_str());
+    PyErr_Format(PyExc_ValueError, "%s: %s", name, std::string(size.status().message()).c_str());
     return false;
   }
   *out = *size;

@@ -485,7 +485,8 @@ bool add_space(PyObject* module, State* state) {
       method("remove", remove, kRemoveDocs),
       method("flush", flush, kFlushDocs),
       method("list", list_blocks, kListDocs),
-      {"_check", check_results, METH_O, "Raises what a whole call failed of, else returns its results."},
+      {"_check", check_results, METH_O,
+       "_check($self, results, /)\n--\n\nRaises what a whole call failed of, else returns its results."},
       {}};
   static PyGetSetDef kProperties[] = {
       {"identity", identity_of, nullptr, "The kvist.Identity that it was opened with.", nullptr},

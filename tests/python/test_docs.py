@@ -9,8 +9,11 @@ import re
 import pytest
 
 import kvist
+from kvist import _kvist
 
-GUIDE = pathlib.Path(__file__).parents[2] / "docs" / "python.md"
+ROOT = pathlib.Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "python.md"
+TYPES = ast.parse((ROOT / "python" / "kvist" / "_kvist.pyi").read_text())
 
 
 def examples():
@@ -30,8 +33,30 @@ def test_every_example_of_the_guide_runs():
     assert ran >= 10
 
 
-def signature(call):
-    return [argument.id for argument in call.args if isinstance(argument, ast.Name)] + [k.arg for k in call.keywords]
+def parameters(arguments):
+    """(name, whether by name only, default) of each, as described() has it."""
+    by_place = arguments.posonlyargs + arguments.args
+    defaults = [None] * (len(by_place) - len(arguments.defaults)) + arguments.defaults + arguments.kw_defaults
+    names = [(a.arg, False) for a in by_place] + [(a.arg, True) for a in arguments.kwonlyargs]
+    for (name, only), default in zip(names, defaults, strict=True):
+        if name not in ("self", "cls"):
+            text = None if default is None else ast.unparse(default)
+            yield name, only, None if text is None else repr(eval(text, {"kvist": kvist}))
+
+
+def described(call):
+    for p in inspect.signature(call).parameters.values():
+        if p.name not in ("self", "cls"):
+            yield p.name, p.kind is p.KEYWORD_ONLY, None if p.default is p.empty else repr(p.default)
+
+
+def typed_methods():
+    """Each method of the type stubs that is neither overload nor property, with its owner's name."""
+    for owner in TYPES.body:
+        for item in owner.body if isinstance(owner, ast.ClassDef) else ():
+            if isinstance(item, ast.FunctionDef):
+                if not {"overload", "property"} & {ast.unparse(decorator) for decorator in item.decorator_list}:
+                    yield owner.name, item
 
 
 def test_the_signatures_are_those_of_the_package():
@@ -40,12 +65,30 @@ def test_the_signatures_are_those_of_the_package():
     lines = [line for line in code.splitlines() if line]
     assert len(lines) == 10
     owners = {"kvist": kvist, "space": kvist.Space, "client": kvist.Client}
+    returned = {(owner, item.name): ast.unparse(item.returns) for owner, item in typed_methods() if item.returns}
     for line in lines:
-        text = line.split(" #")[0].replace("*, ", "")
-        call = next(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
-        described = inspect.signature(getattr(owners[call.func.value.id], call.func.attr))
-        unknown = set(signature(call)) - set(described.parameters)
-        assert not unknown, f"{call.func.attr}{described} has no {unknown}"
+        owner, name, arguments, words = re.fullmatch(r"(?:\w+ = )?(\w+)\.(\w+)\((.*?)\) +#(.*)", line).groups()
+        shown = list(parameters(ast.parse(f"def f({arguments.removesuffix(', ...')}): pass").body[0].args))
+        real = list(described(getattr(owners[owner], name)))
+        if arguments.endswith(", ..."):
+            left_out = [one for one in real if one not in shown]
+            assert left_out and all(only for _, only, _ in left_out), f"{name}: ... stands for some that are by name only"
+            real = [one for one in real if one in shown]
+        assert shown == real, f"{name}{inspect.signature(getattr(owners[owner], name))} is not that of the guide"
+        if owner != "kvist":
+            assert re.search(r"-> (\w+)", words).group(1) == returned[owners[owner].__name__, name]
+
+
+def test_the_type_stubs_are_true():
+    compared = 0
+    for owner, item in typed_methods():
+        if item.name.startswith("__") and item.name != "__new__":
+            continue
+        cls = getattr(_kvist, owner)
+        real = list(described(cls if item.name == "__new__" else getattr(cls, item.name)))
+        assert list(parameters(item.args)) == real, f"{owner}.{item.name}"
+        compared += 1
+    assert compared >= 30
 
 
 def test_every_call_of_the_extension_describes_its_arguments():

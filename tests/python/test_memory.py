@@ -59,7 +59,7 @@ def calls(client, space, chain):
     yield failing(lambda: space.put(chain, source, nothing=1))
     yield failing(lambda: space.digests([b"a", 1]))
     yield failing(lambda: space.reserve(chain, [1, 2]))
-    yield failing(lambda: client.open(kvist.Identity(who.alias, "")))
+    yield failing(lambda: client.open(kvist.Identity("", who.model)))
     yield failing(lambda: pages[[99]])
     yield failing(lambda: space.get(space.digests([b"none"]), bytearray(BLOCK)).check())
     yield failing(lambda: kvist.Client("/nonexistent/socket", timeout=0))

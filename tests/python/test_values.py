@@ -98,9 +98,7 @@ def test_an_alias_in_use_names_the_differing_field(client):
         ({"alias": ""}, "alias"),
         ({"key_kind": "loose"}, "key_kind must be one of chained, opaque"),
         ({"parts": []}, "part"),
-        ({"parts": [kvist.Part("kv", need="window")]}, "window"),
-        ({"parts": [kvist.Part("kv", block_bytes="4GB")]}, "4GB"),
-        ({"parts": [kvist.Part("kv", block_bytes=-1)]}, "block_bytes"),
+        ({"parts": [kvist.Part("kv"), kvist.Part("kv")]}, "earlier"),
         ({"block_tokens": 2**40}, "block_tokens"),
     ],
 )
@@ -111,6 +109,37 @@ def test_a_wrong_identity_is_refused_by_field(client, fields, message):
         client.open("llama")
 
 
+@pytest.mark.parametrize("fields", [{"model": ""}, {"key_form": "sha"}, {"parts": []}, {"extra": {"": "x"}}])
+def test_an_identity_that_cannot_be_is_refused_when_it_is_made(fields):
+    with pytest.raises(ValueError, match=next(iter(fields)).rstrip("s")):
+        kvist.Identity(**{"alias": "wrong", "model": "m", **fields})
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"block_bytes": "banana"}, "block_bytes: 'banana' is not a size"),
+        ({"block_bytes": "4GB"}, "4GB"),
+        ({"block_bytes": "4GiB"}, "block_bytes must be less than 4GiB"),
+        ({"block_bytes": -1}, "block_bytes"),
+        ({"name": ""}, "^name has 0 bytes"),
+        ({"need": "some"}, "need must be one of all, window, last, not 'some'"),
+        ({"need": "window"}, "^window is 0"),
+        ({"window": 8}, "^window is 8"),
+    ],
+)
+def test_a_part_that_cannot_be_is_refused_when_it_is_made(fields, message):
+    with pytest.raises(ValueError, match=message):
+        kvist.Part(**{"name": "kv", **fields})
+
+
+def test_a_field_cannot_be_given_to_its_neighbour():
+    with pytest.raises(TypeError, match="positional"):
+        kvist.Identity("a", "m", [kvist.Part("kv")], "bfloat16")
+    with pytest.raises(TypeError, match="positional"):
+        kvist.Part("kv", "4KiB", "all")
+
+
 def test_all_fields_reach_the_identity(client):
     fields = dict(revision="r", weights_epoch="w", quantization="q", layout="l", hash_algorithm="a", hash_seed="s")
     base = identity()
@@ -118,7 +147,7 @@ def test_all_fields_reach_the_identity(client):
     for i, (name, value) in enumerate({**fields, "block_tokens": 16, "extra": {"lora": "x"}, "tenant_secret": "t"}.items()):
         changed = kvist.Identity(f"{base.alias}-{i}", base.model, base.parts, **{name: value})
         ids.add(client.open(changed).id)
-    for part in (kvist.Part("k", BLOCK), kvist.Part("kv", 2 * BLOCK), kvist.Part("kv", BLOCK, "window", 3)):
+    for part in (kvist.Part("k", BLOCK), kvist.Part("kv", 2 * BLOCK), kvist.Part("kv", BLOCK, need="window", window=3)):
         changed = kvist.Identity(f"{base.alias}-{part}", base.model, [part])
         ids.add(client.open(changed).id)
     assert len(ids) == 13, "a field that does not change the id was not passed on"
