@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import signal
-import tempfile
 import threading
 import weakref
 from collections import deque
@@ -15,8 +13,9 @@ from types import TracebackType
 from typing import Any, Sequence
 
 from kvist import _binary
+from kvist._folder import Folder
 from kvist._kvist import Client, spawn
-from kvist._types import DeadlineExceeded, ResourceExhausted
+from kvist._types import DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, ResourceExhausted
 
 _log = logging.getLogger("kvist.node")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
@@ -33,12 +32,14 @@ class Node:
     have, which sets how many the tables have room for. arguments: further ones of `kvist node` (see `kvist node --help`).
     timeout: seconds to wait for its start.
 
-    It is stopped by close(), by leaving the ``with`` block, at the interpreter's exit, when the object is collected, and
-    when this process dies of whatever (the kernel then sends SIGTERM). A forked child has no part in it. A node that must
-    outlive this process is started by `kvist node` or systemd instead.
+    It is stopped by close(), by leaving the ``with`` block, at the interpreter's exit, when this object and the clients
+    that client() made are gone, and when this process dies of whatever (the kernel then sends SIGTERM). A forked child has
+    no part in it. A node that must outlive this process is started by `kvist node` or systemd instead. The private folder
+    of a process that was killed stays in the temporary folder, empty, until the user's next Node.
 
-    What it logs goes to the logger "kvist.node". Errors: ResourceExhausted (it ended at once: the text is its own),
-    DeadlineExceeded.
+    What it logs goes to the logger "kvist.node". Errors of a node that ended at once, with its own text: InvalidArgument (a
+    wrong setting), FailedPrecondition (the socket's folder is missing, another node serves it, the admin address is taken),
+    ResourceExhausted (memory). DeadlineExceeded: it was not ready in time.
     """
 
     def __init__(
@@ -52,18 +53,20 @@ class Node:
         arguments: Sequence[str] = (),
         timeout: float = 30.0,
     ) -> None:
+        program = _binary.path()
         folder = None
         if socket is None:
-            folder = tempfile.mkdtemp(prefix="kvist-")
-            socket = os.path.join(folder, "node.sock")
+            folder = Folder()
+            socket = os.path.join(folder.path, "node.sock")
         self.socket: str = os.fspath(socket)  #: path of the socket that clients connect to
-        argv = [_binary.path(), "node", "--memory", str(memory), "--socket", self.socket, "--admin", admin or "none"]
+        argv = [program, "node", "--memory", str(memory), "--socket", self.socket, "--admin", admin or "none"]
         argv += ["--log-level", log_level]
         if block_bytes is not None:
             argv += ["--block-bytes", str(block_bytes)]
         self._process = _Process(argv + list(arguments), folder)
+        self._used = _Used()
         # Keeps the process, not this object; runs at the interpreter's exit too.
-        self._finalizer = weakref.finalize(self, self._process.stop)
+        self._finalizer = weakref.finalize(self._used, self._process.stop)
         try:
             ready = self._process.wait_ready(timeout)
         except BaseException:
@@ -89,8 +92,10 @@ class Node:
         return self._process.returncode
 
     def client(self, **options: Any) -> Client:
-        """A Client of this node; options as of kvist.Client. Keep the node too: it ends with its last reference."""
-        return Client(self.socket, **options)
+        """A Client of this node; options as of kvist.Client. Until it is closed it keeps the node, as its Spaces do."""
+        made = Client(self.socket, **options)
+        made._keep(self._used)
+        return made
 
     def close(self, timeout: float = 10.0) -> int | None:
         """Ends the node: SIGTERM, and SIGKILL after `timeout` seconds. Returns its exit code. May be called again.
@@ -112,6 +117,12 @@ class Node:
         return f"<kvist.Node {self.socket}, {state}>"
 
 
+class _Used:
+    """What a node and its clients hold, and the node ends with. It refers to neither of them, so that there is no cycle."""
+
+    __slots__ = ("__weakref__",)
+
+
 class _Process:
     """The child, and the thread that starts it.
 
@@ -119,7 +130,7 @@ class _Process:
     it starts it, passes its log on, and waits for its end.
     """
 
-    def __init__(self, argv: list[str], folder: str | None) -> None:
+    def __init__(self, argv: list[str], folder: Folder | None) -> None:
         self._owner = os.getpid()
         self._folder = folder
         self._argv = argv
@@ -149,7 +160,7 @@ class _Process:
             raise DeadlineExceeded(f"the node was not ready within {timeout} s; what it said: {self._said()}")
         if not self._line:
             self._ended.wait(timeout)
-            raise ResourceExhausted(f"the node ended at its start with {self.returncode}: {self._said()}")
+            raise _failed_start(self.returncode, self._said())
         return self._line
 
     def stop(self, timeout: float = 10.0) -> int | None:
@@ -176,7 +187,7 @@ class _Process:
 
     def _remove_folder(self) -> None:
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
 
     # ---- in the thread ----
 
@@ -239,6 +250,16 @@ class _Process:
                     self._last.append(line)
                     if self._ready.is_set():
                         _pass_on(line)
+
+
+def _failed_start(returncode: int | None, said: str) -> Error:
+    # `kvist node` ends with 2 for what was given wrongly and with 1 for what it found wrong, which is the socket, the admin
+    # address or a file, if it is not memory. A signal, or the end that we told it, comes of a lack of memory or threads.
+    if returncode == 2:
+        return InvalidArgument(f"the node cannot start so: {said}")
+    lack = r"(MemAvailable|memory limit of .+) leaves |has no memory for|huge pages are required|shared memory"
+    kind = FailedPrecondition if returncode == 1 and not re.search(lack, said) else ResourceExhausted
+    return kind(f"the node ended at its start with {returncode}: {said}")
 
 
 def _pass_on(line: str) -> None:

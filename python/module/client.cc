@@ -175,6 +175,7 @@ PyObject* close_client(PyObject* self, PyObject*) {
   std::shared_ptr<Live> live = std::exchange(shared.live, nullptr);
   if (live == nullptr) return PyLong_FromLong(0);
   live.reset();
+  const Ref kept = std::move(shared.keeps);  // ends with this call, when what is left has been told
   const unsigned long long pinned = shared.ledger->pinned_blocks.load(), rooms = shared.ledger->rooms.load();
   if (pinned + rooms > 0) {
     const int raised = PyErr_WarnFormat(
@@ -185,6 +186,10 @@ PyObject* close_client(PyObject* self, PyObject*) {
     if (raised != 0) return nullptr;
   }
   return PyLong_FromUnsignedLongLong(pinned + rooms);
+}
+PyObject* keep(PyObject* self, PyObject* what) {
+  shared_of(self).keeps = Ref::borrowed(what);
+  return Py_NewRef(Py_None);
 }
 PyObject* enter(PyObject* self, PyObject*) { return Py_NewRef(self); }
 PyObject* exit(PyObject* self, PyObject*) {
@@ -319,9 +324,9 @@ constexpr const char* kOpenDocs =
 constexpr const char* kCloseDocs =
     "close($self)\n--\n\n"
     "Says goodbye to the node; every later call of this client and its spaces raises FailedPrecondition. Returns how many\n"
-    "blocks are still pinned or reserved by objects that are left, and warns (PinsLeftWarning) when that is not 0: views "
-    "stay\n"
-    "readable, and their blocks in the pool, until they are dropped. May be called again.";
+    "pins and reserved rooms are left, held by objects that are (two pins of one block count two), and warns\n"
+    "(PinsLeftWarning) when that is not 0: views stay readable, and their blocks in the pool, until they are dropped. May\n"
+    "be called again.";
 constexpr const char* kReportDocs =
     "report($self, what='node', *, timeout=2.0)\n--\n\n"
     "What the node says of itself ('node': capacity_bytes, used_bytes, blocks, pinned, hit_rate, ...), of its 'clients' or "
@@ -345,13 +350,16 @@ bool add_client(PyObject* module, State* state) {
                    "completion_fd($self)\n--\n\nA descriptor that is readable while poll() has something to give. Owned by "
                    "the client."),
       method("poll", poll, kPollDocs),
+      {"_keep", keep, METH_O,
+       "_keep($self, what, /)\n--\n\nHolds an object until close(), or until this client and its spaces are gone."},
       plain_method("__enter__", enter, nullptr),
       {"__exit__", exit, METH_VARARGS, nullptr},
       {}};
   static PyGetSetDef kProperties[] = {
       {"connected", connected, nullptr, "Whether there is a node right now.", nullptr},
       {"closed", closed, nullptr, "Whether close() was called.", nullptr},
-      {"pinned_blocks", pinned_blocks, nullptr, "Blocks that objects and views of this client keep pinned.", nullptr},
+      {"pinned_blocks", pinned_blocks, nullptr,
+       "Pins that objects and views of this client hold: two of one block count two.", nullptr},
       {}};
   static PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>(kClientDocs)},
                                  {Py_tp_new, slot(new_client)},

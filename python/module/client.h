@@ -37,6 +37,7 @@ struct Live {
 };
 
 struct Shared {
+  Ref keeps;                   // what a node that this process started ends with. Not a cycle: it refers to nothing
   std::shared_ptr<Live> live;  // null: closed
   std::shared_ptr<Ledger> ledger = std::make_shared<Ledger>();
   int process = 0;  // the one that made it

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import urllib.request
 import pytest
 
 import kvist
-from conftest import identity, wait_until
+from conftest import identity, keys, pattern, wait_until
 
 
 def test_its_attributes_and_its_end():
@@ -42,13 +43,64 @@ def test_where_it_listens_is_where_clients_look(tmp_path, monkeypatch):
 def test_a_start_that_fails_says_why(tmp_path):
     with pytest.raises(kvist.ResourceExhausted, match="memory"):
         kvist.Node(memory="900TiB", admin=None)
-    with pytest.raises(kvist.ResourceExhausted, match="no-such-flag"):
+    with pytest.raises(kvist.InvalidArgument, match="no-such-flag"):
         kvist.Node(memory="64MiB", admin=None, arguments=["--no-such-flag"])
-    with pytest.raises(kvist.ResourceExhausted, match="4GB"):
+    with pytest.raises(ValueError, match="'4GB'"):
         kvist.Node(memory="4GB", admin=None)
-    with kvist.Node("64MiB", socket=tmp_path / "s", admin=None):
-        with pytest.raises(kvist.ResourceExhausted, match=str(tmp_path)):
+    with pytest.raises(kvist.InvalidArgument, match="HOST:PORT"):
+        kvist.Node(memory="64MiB", admin="127.0.0.1:99999")
+    with pytest.raises(kvist.FailedPrecondition, match=f"{tmp_path}/none .*does not exist: create it"):
+        kvist.Node(memory="64MiB", socket=tmp_path / "none" / "s", admin=None)
+    with kvist.Node("64MiB", socket=tmp_path / "s") as node:
+        with pytest.raises(kvist.FailedPrecondition, match=f"another node .*{tmp_path}"):
             kvist.Node("64MiB", socket=tmp_path / "s", admin=None)
+        with pytest.raises(kvist.FailedPrecondition, match=f"cannot listen on {node.admin}"):
+            kvist.Node("64MiB", admin=node.admin)
+
+
+def test_its_clients_and_their_spaces_keep_it():
+    node = kvist.Node("64MiB", admin=None)
+    space, pid = node.client().open(identity()), node.pid
+    del node
+    assert space.put(space.digests(keys(1)), pattern(0)).ok
+    del space
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "it ends with the last of them")
+    node = kvist.Node("64MiB", admin=None)
+    client, pid = node.client(), node.pid
+    del node
+    assert client.connected and client.close() == 0
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "a client that is closed does not keep it")
+
+
+def test_a_client_of_a_node_s_subclass_is_no_cycle():
+    class Mine(kvist.Node):
+        pass
+
+    node = Mine("64MiB", admin=None)
+    node.mine, pid = node.client(), node.pid
+    del node
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "it ends without a collection")
+
+
+def test_the_folder_of_a_killed_process_is_removed_by_the_next(tmp_path, program):
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    code = """
+import kvist, sys
+node = kvist.Node(memory="64MiB", admin=None)
+print(node.socket, flush=True)
+sys.stdin.readline()
+"""
+    killed, living = program(code, env=environment), program(code, env=environment)
+    left, kept = pathlib.Path(killed.line()).parent, pathlib.Path(living.line()).parent
+    killed.process.kill()
+    killed.process.wait(20)
+    wait_until(lambda: not list(left.iterdir()), "the node takes its socket away")
+    other = tmp_path / "kvist-python-node-full"
+    other.mkdir()
+    (other / "file").touch()
+    next_one = program(code, env=environment)
+    assert pathlib.Path(next_one.line()).exists()
+    assert not left.exists() and kept.exists() and (other / "file").exists()
 
 
 def test_a_missing_command_is_told(monkeypatch):
