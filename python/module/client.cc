@@ -180,7 +180,7 @@ PyObject* close_client(PyObject* self, PyObject*) {
   if (pinned + rooms > 0) {
     const int raised = PyErr_WarnFormat(
         state->pins_left, 1,
-        "the client was closed while %llu blocks are pinned and %llu rooms reserved: a Prefix, Pinned, Batch, memoryview, "
+        "the client was closed while %llu pins and %llu reserved rooms are left: a Prefix, Pinned, Batch, memoryview, "
         "array or tensor over pool memory is left. They stay readable, and stay in the pool, until it is dropped",
         pinned, rooms);
     if (raised != 0) return nullptr;

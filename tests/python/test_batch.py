@@ -85,7 +85,7 @@ def test_room_with_a_view_is_not_given_away(node):
         out = bytearray(512 * BLOCK)
         space.get(others, out).check()
         assert bytes(out) == b"".join(pattern(i) for i in range(512))
-        with pytest.warns(kvist.PinsLeftWarning, match="0 blocks are pinned and 1 rooms"):
+        with pytest.warns(kvist.PinsLeftWarning, match="0 pins and 1 reserved rooms"):
             assert client.close() == 1
         view.release()
 

@@ -25,7 +25,7 @@ def test_a_tensor_keeps_its_pin_and_the_close_says_so(node):
     del tensor
     gc.collect()
     assert client.pinned_blocks == 3
-    with pytest.warns(kvist.PinsLeftWarning, match="3 blocks are pinned"):
+    with pytest.warns(kvist.PinsLeftWarning, match="3 pins and 0 reserved rooms"):
         client.close()
     assert half.contiguous().view(torch.uint8).numpy().tobytes() == pattern(1)[3 * 256 :]
     del half

@@ -130,7 +130,7 @@ def test_closing_a_client_says_what_is_left(node):
     space.put(chain, [pattern(i) for i in range(3)]).check()
     with space.prefix(chain) as found:
         view = numpy.from_dlpack(found.blocks[1])
-    with pytest.warns(kvist.PinsLeftWarning, match="3 blocks are pinned and 0 rooms"):
+    with pytest.warns(kvist.PinsLeftWarning, match="3 pins and 0 reserved rooms"):
         assert client.close() == 3
     assert client.close() == 0 and client.closed and not client.connected
     assert view.tobytes() == pattern(1), "a view outlives its client"
