@@ -93,6 +93,9 @@ TEST(PublicTraces, ConversationThroughThePool) {
 
 // One realisation of the arrivals is a sample: between seeds these rates vary by about two points.
 TEST(PublicTracesSlow, AgentSessionsThroughThePool) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "one thread, for longer than a test may take when each of its accesses is recorded";
+#endif
   KVIST_NEED_PUBLIC_TRACE(path, "agent_sessions_355.jsonl.gz");
   constexpr double kNotKnown = -1;
   struct Row {  // as an independent study of the same sessions found them, with other draws of the arrivals
