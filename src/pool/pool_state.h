@@ -30,8 +30,9 @@ struct Pool::Session {
   uint64_t pinned_blocks = 0, pinned_bytes = 0;  // as of the last count
   uint64_t words_recounted = 0;                  // of its pin table, since the last tick, to see whether it is still over
   uint64_t verified_bytes = 0;                   // since the last tick
-  // The ends of the chains that it filled last. An engine fills a few at a time; more are simply not protected. Where nothing
-  // else is left to evict, only the one that grew last is: the room for its next block must not be taken from itself.
+  // The ends of the chains that it filled last. An engine fills a few at a time; more are simply not protected. Where
+  // nothing else is left to evict, only the one that grew last is: the room for its next block must not be taken from
+  // itself.
   struct Tip {
     EntryId id = kNoEntry;
     Tick tick = 0;
