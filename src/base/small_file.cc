@@ -35,15 +35,14 @@ StatusOr<std::string> read_small_file(const std::string& path, std::string_view 
   struct stat info = {};
   std::string text;
   Status status;
-  if (::fstat(fd, &info) != 0) {
-    status = failed_precondition("cannot read " + named + ": " + std::strerror(errno));
-  } else if (!S_ISREG(info.st_mode)) {
+  const bool seen = ::fstat(fd, &info) == 0;
+  if (seen && !S_ISREG(info.st_mode)) {
     status = failed_precondition(named + " is no regular file: a " +
                                  (S_ISDIR(info.st_mode)    ? "folder"
                                   : S_ISFIFO(info.st_mode) ? "pipe"
                                                            : "device or socket") +
                                  " is not read");
-  } else if (!read_start(fd, longest, &text)) {
+  } else if (!seen || !read_start(fd, longest, &text)) {
     status = failed_precondition("cannot read " + named + ": " + std::strerror(errno));
   }
   ::close(fd);
