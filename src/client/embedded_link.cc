@@ -163,7 +163,7 @@ bool EmbeddedLink::populate_one(uint32_t extent) {
     (void)memory_->arena_memory().prefault(extent * bytes, bytes);
     (void)read_only_.prefault(extent * bytes, bytes, Access::kRead);
   }
-  bool more = there;
+  bool more = false;
   {
     const std::lock_guard lock(mutex_);
     if (there) {
