@@ -319,6 +319,7 @@ TEST(AdminHttp, AnotherMethodIsToldWhichThereAre) {
   if (!loopback_is_up()) GTEST_SKIP() << "the loopback interface is down here";
   ThreadNode node;
   ASSERT_TRUE(node.ok()) << node.status().to_string();
+  ASSERT_TRUE(eventually([&] { return node.node().ready(); }));
   const std::string address = node.node().admin_address();
   const auto ask = [&](const std::string& method, const std::string& path) {
     return http(address, method + " " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
