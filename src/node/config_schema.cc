@@ -86,7 +86,7 @@ ConfigValue look_domains(const NodeOptions& options) {
 // ---- the table ----------------------------------------------------------------------------------------------------
 
 constexpr uint64_t kUs = 1000, kMs = 1'000'000, kMinute = 60'000 * kMs, kHour = 60 * kMinute;
-constexpr uint64_t kMiB = uint64_t{1} << 20, kTiB = uint64_t{1} << 40;
+constexpr uint64_t kTiB = uint64_t{1} << 40;
 
 using O = NodeOptions;
 using D = DomainOptions;
@@ -287,6 +287,7 @@ const ConfigKey* find_config_key(std::string_view name) {
 
 std::string config_key_advice(std::string_view name) {
   std::vector<std::string> names;
+  names.reserve(std::size(kKeys));
   for (const ConfigKey& key : kKeys) names.push_back(name_of(key));
   const std::vector<std::string_view> views(names.begin(), names.end());
   std::string_view nearest = nearest_word(name, views);
