@@ -250,7 +250,7 @@ Status Node::Loop::apply_options() {
   return ok_status();
 }
 
-StatusOr<std::string> Node::Loop::configure(std::string_view name, std::string_view text, std::string who) {
+StatusOr<std::string> Node::Loop::configure(std::string_view name, std::string_view text, const std::string& who) {
   StatusOr<std::string> done = change_setting(name, text, who);
   ++(done.ok() ? counters_.config_changes : counters_.config_refused);
   return done;

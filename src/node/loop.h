@@ -68,7 +68,7 @@ class Node::Loop {
   void note_readiness();
   std::string report(Report what, const Domain* only);
   StatusOr<std::string> report_from_outside(Report what);
-  StatusOr<std::string> configure(std::string_view key, std::string_view value, std::string who);
+  StatusOr<std::string> configure(std::string_view key, std::string_view value, const std::string& who);
   StatusOr<std::string> change_setting(std::string_view key, std::string_view value, const std::string& who);
   StatusOr<std::string> configure_from_outside(std::string key, std::string value);
   void note_unauthorized();

@@ -73,7 +73,7 @@ Status Populator::populate(size_t at, uint32_t extent) {
   if (!pool.gather || !huge_pages_at_hand_) return pool.memory->populate_extent(extent);
   bool gathered = false;
   const Clock::time_point begin = Clock::now();
-  const Status status = pool.memory->populate_extent(extent, &gathered);
+  Status status = pool.memory->populate_extent(extent, &gathered);
   const int64_t took = std::chrono::nanoseconds(Clock::now() - begin).count();
   progress_[at].gathered[extent] = gathered;
   huge_pages_at_hand_ = gathered && took < kSlowNsPerMib * static_cast<int64_t>(pool.extent_bytes >> 20);
