@@ -189,7 +189,8 @@ Status Node::Loop::start_admin() {
   if (options_.admin.empty()) return ok_status();
   AdminServer::Source source{
       .report = [this](Report what) { return report_from_outside(what); },
-      .configure = [this](std::string key, std::string value) { return configure_from_outside(std::move(key), std::move(value)); },
+      .configure = [this](std::string key,
+                          std::string value) { return configure_from_outside(std::move(key), std::move(value)); },
       .unauthorized = [this] { note_unauthorized(); },
       .alive = [this] { return answers_from_outside(); },
       .state = [this] { return state_name(state_.load(std::memory_order_acquire)); },
