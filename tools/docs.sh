@@ -51,7 +51,7 @@ fi
 
 # ---- what the pages say -------------------------------------------------------------------------------------------
 
-mapfile -t pages < <(find . \( -path ./.git -o -path './build*' -o -path ./dist \) -prune -o -name '*.md' -print | sed 's#^\./##' | sort)
+mapfile -t pages < <(find . \( -name '.?*' -o -path './build*' -o -path ./dist \) -prune -o -name '*.md' -print | sed 's#^\./##' | sort)
 [[ ${#pages[@]} -gt 0 ]] || die "there is no page"
 
 # One line for each heading, link and name in `backquotes`: kind, page, line, text; and for each command in a block of code.
