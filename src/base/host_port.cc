@@ -16,12 +16,10 @@ std::optional<HostPort> parse_host_port(std::string_view text) {
   if (host.empty() || (!brackets && host.find(':') != std::string_view::npos)) return std::nullopt;
   const auto in_a_name = [](unsigned char c) { return c > ' ' && c != 0x7f && c != '/' && c != '[' && c != ']'; };
   if (!std::all_of(host.begin(), host.end(), in_a_name)) return std::nullopt;
-  HostPort result{.host = std::string(host), .port = 0};
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), result.port);
-  if (error != std::errc() || end != digits.data() + digits.size() || result.port < 0 || result.port > 65535) {
-    return std::nullopt;
-  }
-  return result;
+  uint16_t port = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return HostPort{.host = std::string(host), .port = port};
 }
 
 }  // namespace kvist

@@ -3,6 +3,7 @@
 // Threads: any.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,7 +12,7 @@ namespace kvist {
 
 struct HostPort {
   std::string host;  // without the brackets of an IPv6 address
-  int port = 0;      // 0 to 65535
+  uint16_t port = 0;
 };
 
 // Nothing: it is not of that form. Whether the host exists is not asked.

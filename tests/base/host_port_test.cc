@@ -16,8 +16,8 @@ TEST(HostPort, TakesNamesAndAddresses) {
 }
 
 TEST(HostPort, RefusesWhatIsNeither) {
-  for (const char* text : {"", ":", ":80", "host", "host:", "host:x", "host:-1", "host:+1", "host:65536", "host:80 ",
-                           "host:8 0", "::1:80", "[::1]80", "[]:80", "http://host:80", "a b:80", "host\n:80"}) {
+  for (const char* text : {"", ":", ":80", "host", "host:", "host:x", "host:-1", "host:-0", "host:+1", "host:65536",
+                           "host:80 ", "host:8 0", "::1:80", "[::1]80", "[]:80", "http://host:80", "a b:80", "host\n:80"}) {
     EXPECT_FALSE(parse_host_port(text)) << text;
   }
 }
