@@ -17,22 +17,25 @@
 namespace kvist {
 namespace {
 
+// Of errno, after a call for `path`.
+Status unreadable(const std::string& path) {
+  const int why = errno;
+  const std::string text = path + " cannot be read: " + std::strerror(why);
+  if (why == EMFILE || why == ENFILE || why == ENOMEM) {
+    return unavailable(text + "; raise the limit of open files (ulimit -n), or end other programs");
+  }
+  return not_found(text);
+}
+
 // kNotFound: it is not there, or not for us. kUnavailable: that could not be found out now.
 StatusOr<std::string> read_file(const std::string& path) {
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) {
-    const int why = errno;
-    const std::string text = path + " cannot be opened: " + std::strerror(why);
-    if (why == EMFILE || why == ENFILE || why == ENOMEM) {
-      return unavailable(text + "; raise the limit of open files (ulimit -n), or end other programs");
-    }
-    return not_found(text);
-  }
+  if (!file.valid()) return unreadable(path);
   std::string text;
   std::array<char, 4096> piece;
   ssize_t size = 0;
   while ((size = ::read(file.get(), piece.data(), piece.size())) > 0) text.append(piece.data(), static_cast<size_t>(size));
-  if (size < 0) return not_found(path + " cannot be read: " + std::strerror(errno));
+  if (size < 0) return unreadable(path);
   return text;
 }
 
