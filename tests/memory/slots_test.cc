@@ -5,15 +5,10 @@
 #include <map>
 #include <random>
 
+#include "base/seed.h"
+
 namespace kvist {
 namespace {
-
-uint64_t seed() {
-  const char* text = std::getenv("KVIST_SEED");
-  const uint64_t value = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device{}();
-  std::printf("KVIST_SEED=%llu\n", static_cast<unsigned long long>(value));
-  return value;
-}
 
 TEST(Slots, GeneralSizesWasteAtMostAFifth) {
   SlotAllocator slots(1 << 20, 1);
@@ -77,7 +72,7 @@ TEST(Slots, DrainingExtentTakesNothingNew) {
 
 // Slots never overlap, stay inside their extent, and the numbers agree with a map of what is out.
 TEST(Slots, RandomUseAgreesWithAMap) {
-  std::mt19937_64 random(seed());
+  std::mt19937_64 random(test_seed());
   constexpr uint64_t kExtent = 1 << 18;
   SlotAllocator slots(kExtent, 8);
   for (uint32_t e = 0; e < 6; ++e) slots.add_extent(e);

@@ -6,6 +6,7 @@
 
 #include <random>
 
+#include "base/seed.h"
 #include "node/harness.h"
 
 namespace kvist::test {
@@ -502,11 +503,7 @@ TEST(NodeAbuse, GarbageEndsOnlyItsOwnConnection) {
 TEST(NodeAbuse, RandomBodiesOfEveryTypeLeaveTheNodeServing) {
   ThreadNode node;
   ASSERT_TRUE(node.ok()) << node.status().to_string();
-  std::random_device device;
-  const uint64_t seed =
-      std::getenv("KVIST_SEED") != nullptr ? std::strtoull(std::getenv("KVIST_SEED"), nullptr, 0) : device();
-  std::printf("replay with KVIST_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test_seed());
   auto client = std::make_unique<RawClient>(node.socket());
   ASSERT_TRUE(client->join());
   for (int round = 0; round < 3000; ++round) {

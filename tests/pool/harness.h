@@ -12,18 +12,11 @@
 #include <vector>
 
 #include "base/checksum.h"
+#include "base/seed.h"
 #include "kvist/identity.h"
 #include "pool/pool.h"
 
 namespace kvist::test {
-
-// The seed of a random test: KVIST_SEED if set, else a new one; printed, so that a failure can be replayed.
-inline uint64_t seed() {
-  const char* text = std::getenv("KVIST_SEED");
-  const uint64_t value = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device{}();
-  std::printf("KVIST_SEED=%llu\n", static_cast<unsigned long long>(value));
-  return value;
-}
 
 // A position's digest that depends on chain and depth alone.
 inline Digest digest_at(uint64_t chain, uint32_t depth) {

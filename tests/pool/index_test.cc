@@ -19,7 +19,7 @@ TEST(Index, KeepsItsRoomWhileBlocksComeAndGo) {
   config.max_blocks = kBlocks;
   config.recheck_one_in = 0;
   test::PoolHarness h(config);
-  Random random(test::seed());
+  Random random(test_seed());
   uint64_t refused = 0;
   for (uint32_t i = 0; i < 20 * kBlocks; ++i) {
     if (i % 1000 == 0) h.tick();
@@ -37,7 +37,7 @@ TEST(Index, FindsTheRestWhateverIsErased) {
   config.max_blocks = 4096;  // a single bucket a partition
   config.capacity_bytes = 16 << 20;
   test::PoolHarness h(config);
-  Random random(test::seed());
+  Random random(test_seed());
   std::vector<bool> there(101);
   for (int round = 0; round < 3000; ++round) {
     const uint64_t name = 1 + random.below(100);

@@ -75,7 +75,7 @@ TEST(LruRetention, BudgetBoundsOneCall) {
 
 // Against a sorted list, over more ticks than there are buckets.
 TEST(LruRetention, RandomUseAgreesWithASortedList) {
-  std::mt19937_64 random(test::seed());
+  std::mt19937_64 random(test_seed());
   Lru l;
   std::map<EntryId, Tick> listed;
   Tick now = 1;
@@ -128,7 +128,7 @@ TEST(ChangeFeed, SaysWhatCameAndWentAsRuns) {
 
 // A follower that applies runs, and walks the partitions it is told to, ends with what the pool has.
 TEST(ChangeFeed, OverflowIsRepairedByWalkingPartitions) {
-  std::mt19937_64 random(test::seed());
+  std::mt19937_64 random(test_seed());
   PoolHarness h(small_pool(64));
   h.pool->changes().follow(20);
   std::set<Digest> known;
@@ -327,7 +327,7 @@ TEST(Layout, ForeignHeadersAreRefused) {
   EXPECT_EQ(ControlView::check(base, bytes, &layout), nullptr);
   EXPECT_EQ(layout.max_entries, h.config.max_blocks);
   EXPECT_NE(ControlView::check(base, 100, &layout), nullptr);
-  std::mt19937_64 random(test::seed());
+  std::mt19937_64 random(test_seed());
   alignas(4096) static std::byte copy[4096];
   for (int i = 0; i < 2000; ++i) {
     std::copy(base, base + 4096, copy);

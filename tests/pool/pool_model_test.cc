@@ -15,7 +15,7 @@ using test::small_pool;
 // Random operations against a map of what was put. Pinned bytes never change, what is read is what was put, links and
 // counts agree, and eviction alone never leaves a hole in a chain.
 TEST(Pool, RandomUseAgreesWithANaiveModel) {
-  std::mt19937_64 random(test::seed());
+  std::mt19937_64 random(test_seed());
   constexpr uint64_t kChains = 24;
   constexpr uint32_t kDepth = 24;
   PoolConfig config = small_pool(96);

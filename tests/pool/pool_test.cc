@@ -288,7 +288,7 @@ TEST(Pool, PinnedBytesOverTheLimitStopGrants) {
 
 TEST(Pool, GarbageInPinTableAndTouchWordsDoesNoHarm) {
   PoolHarness h(small_pool(16));
-  std::mt19937_64 random(test::seed());
+  std::mt19937_64 random(test_seed());
   for (uint32_t i = 0; i < 1024; ++i) h.pins.word(i).store(random());
   h.pins.table()->high_water.store(0xffffffff);
   for (uint32_t id = 1; id <= h.config.max_blocks; ++id) h.memory->touch()[id].store(static_cast<uint32_t>(random()));

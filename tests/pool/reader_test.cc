@@ -141,8 +141,8 @@ void read_while_evicting(uint64_t seed, int rounds) {
   EXPECT_EQ(h.pool->self_check(), "");
 }
 
-TEST(Reader, NeverSeesAReusedSlot) { read_while_evicting(test::seed(), 20000); }
-TEST(ReaderSlow, NeverSeesAReusedSlotForLong) { read_while_evicting(test::seed(), 1000000); }
+TEST(Reader, NeverSeesAReusedSlot) { read_while_evicting(test_seed(), 20000); }
+TEST(ReaderSlow, NeverSeesAReusedSlotForLong) { read_while_evicting(test_seed(), 1000000); }
 
 // The two stores and the two looks alone, as close together as they can be: in each round one thread pins and looks at the
 // entry while the other marks the entry dead and looks at the pin. That neither sees the other must never happen.
