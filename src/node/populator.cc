@@ -40,7 +40,7 @@ Status Populator::wait_for_room(uint64_t bytes) {
 }
 
 void Populator::run() {
-  for (const Pool& pool : pools_) progress_.push_back({std::vector<bool>(pool.extents), std::vector<bool>(pool.extents)});
+  for (const Pool& pool : pools_) progress_.push_back({0, std::vector<bool>(pool.extents)});
   populate_all();
   for (size_t pool = 0; pool < pools_.size() && !stopped_within({}); ++pool) {
     if (pools_[pool].gather) gather_all(pool);
@@ -50,15 +50,14 @@ void Populator::run() {
 void Populator::populate_all() {
   uint32_t most = 0;
   for (const Pool& pool : pools_) most = std::max(most, pool.extents);
-  std::vector<bool> ended(pools_.size());
   for (uint32_t extent = 0; extent < most; ++extent) {
     for (size_t i = 0; i < pools_.size(); ++i) {
-      if (extent >= pools_[i].extents || ended[i]) continue;
+      // Where one could not be had, no more are tried.
+      if (extent >= pools_[i].extents || extent > progress_[i].populated) continue;
       if (stopped_within({})) return;
       const Status status = populate(i, extent);
       if (status.code() == StatusCode::kCancelled) return;
-      progress_[i].populated[extent] = status.ok();
-      ended[i] = !status.ok();
+      if (status.ok()) ++progress_[i].populated;
       reports_.extent(i, extent, status);
     }
   }
@@ -85,8 +84,8 @@ void Populator::gather_all(size_t at) {
   Progress& progress = progress_[at];
   Status why = pool.memory->gather_tables();
   uint32_t refusals = 0;
-  for (uint32_t extent = 0; extent < pool.extents; ++extent) {
-    if (progress.gathered[extent] || !progress.populated[extent]) continue;
+  for (uint32_t extent = 0; extent < progress.populated; ++extent) {
+    if (progress.gathered[extent]) continue;
     if (refusals == kMostRefusals || why.code() == StatusCode::kUnimplemented) break;
     const Clock::time_point begin = Clock::now();
     const Status status = gather(at, extent);

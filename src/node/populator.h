@@ -69,7 +69,8 @@ class Populator {
   static constexpr uint32_t kMostRefusals = 8;
 
   struct Progress {
-    std::vector<bool> populated, gathered;  // by extent
+    uint32_t populated = 0;      // extents, from the first on
+    std::vector<bool> gathered;  // by extent
   };
 
   void run();
