@@ -360,6 +360,7 @@ std::vector<EntryInfo> Pool::walk(uint16_t space, uint64_t* cursor, size_t limit
 
 PoolStats Pool::stats() const {
   PoolStats stats = stats_;
+  for (const uint64_t stopped : stats_.grants_stopped) stats.grants_refused += stopped;
   stats.capacity_bytes = memory_->arena_bytes();
   stats.ready_bytes = slots_.ready_bytes();
   stats.used_bytes = slots_.used_bytes();

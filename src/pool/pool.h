@@ -152,7 +152,7 @@ struct PoolStats {
   uint64_t evicted = 0, evict_examined = 0, evict_revived = 0, evict_worst_step = 0, removed = 0, flushed = 0;
   uint64_t commits[kCommitCodes] = {};
   uint64_t stored_bytes = 0;                  // of the commits that stored a block
-  uint64_t grants_stopped[kGrantStops] = {};  // grants_refused by their reason
+  uint64_t grants_stopped[kGrantStops] = {};  // by the reason; grants_refused is their sum
   uint64_t grants_refused = 0, bad_blocks = 0, false_reports = 0, garbage_pins = 0, index_full = 0, stubs_made = 0,
            stubs_filled = 0, moved_blocks = 0, extents_moved = 0, over_pinned_sessions = 0, rechecks_skipped = 0;
   uint64_t metadata_bytes = 0;

@@ -76,7 +76,6 @@ size_t Pool::grant(SessionId id, uint32_t length, std::span<Grant> out, GrantSto
   Session& session = *found->second;
   if (length > slots_.extent_bytes()) {
     *stop = GrantStop::kTooLong;
-    ++stats_.grants_refused;
     ++stats_.grants_stopped[static_cast<int>(*stop)];
     return 0;
   }
@@ -113,10 +112,7 @@ size_t Pool::grant(SessionId id, uint32_t length, std::span<Grant> out, GrantSto
     enlist_grant(session, entry_id);
     out[granted] = {entry_id, static_cast<uint32_t>(generation), *offset, slot_bytes};
   }
-  if (*stop != GrantStop::kNone) {
-    ++stats_.grants_refused;
-    ++stats_.grants_stopped[static_cast<int>(*stop)];
-  }
+  if (*stop != GrantStop::kNone) ++stats_.grants_stopped[static_cast<int>(*stop)];
   return granted;
 }
 
