@@ -37,6 +37,10 @@ bool read_timeout(PyObject* value, Deadline* out) {
   return true;
 }
 
+bool read_timeout(PyObject* value, std::optional<Deadline>* out) {
+  return !given(value) || read_timeout(value, &out->emplace());
+}
+
 namespace {
 
 using ClientValue = std::shared_ptr<Shared>;

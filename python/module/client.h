@@ -11,6 +11,7 @@
 #include <atomic>
 #include <list>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 
 #include "kvist/client.h"
@@ -48,6 +49,7 @@ std::shared_ptr<Live> use(State* state, const Shared& shared);
 
 // Seconds as a number; None or not given: the default of 2 s. Not negative.
 bool read_timeout(PyObject* value, Deadline* out);
+bool read_timeout(PyObject* value, std::optional<Deadline>* out);  // nothing where none was given
 
 // A Space object around `space`, whose identity was described by `identity` (a kvist.Identity).
 PyObject* make_space(State* state, const std::shared_ptr<Shared>& shared, Space space, PyObject* identity);

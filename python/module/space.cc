@@ -146,15 +146,13 @@ PyObject* prefix(PyObject* self, PyObject* const* given_values, Py_ssize_t count
     SpaceCall call;
     ChainArgument chain;
     PrefixOptions options;
-    Deadline deadline;
     uint64_t start = 0;
     bool hint = false;
     if (!call.begin(self) || !chain.read(call.state(), values[0]) || !read_uint(values[1], "start", UINT32_MAX, &start) ||
         !read_bool(values[2], &hint) || !read_parts(call, values[3], &options.parts) ||
-        !read_timeout(values[4], &deadline)) {
+        !read_timeout(values[4], &options.deadline)) {
       return nullptr;
     }
-    if (values[4] != nullptr && values[4] != Py_None) options.deadline = deadline;
     options.from = static_cast<uint32_t>(start);
     options.promise = !hint;
     Prefix found;
@@ -174,7 +172,7 @@ PyObject* prefix(PyObject* self, PyObject* const* given_values, Py_ssize_t count
 PyObject* pin(PyObject* self, PyObject* const* given_values, Py_ssize_t count, PyObject* keywords) {
   static constexpr const char* kNames[] = {"digests", "part", "timeout"};
   std::array<PyObject*, 3> values;
-  Deadline deadline;
+  std::optional<Deadline> deadline;
   if (!sort_arguments({"pin", kNames, 1, 1}, given_values, count, keywords, values)) return nullptr;
   return guarded([&]() -> PyObject* {
     SpaceCall call;

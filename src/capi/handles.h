@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -71,6 +72,10 @@ size_t guarded_count(std::span<StatusCode> results, Call&& call) noexcept {
 
 inline Deadline deadline_of(int64_t timeout_ns) {
   return timeout_ns < 0 ? Deadline() : within(std::chrono::nanoseconds(timeout_ns));
+}
+// For reads in place, which look at no clock without one unless they take long.
+inline std::optional<Deadline> deadline_if_given(int64_t timeout_ns) {
+  return timeout_ns < 0 ? std::nullopt : std::optional(deadline_of(timeout_ns));
 }
 
 // ---- structs of any version -----------------------------------------------------------------------------------------

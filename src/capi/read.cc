@@ -20,7 +20,7 @@ kvist_status kvist_space_longest_prefix(const kvist_space* space, const kvist_ch
     if (Status status = take(options, "KVIST_PREFIX_OPTIONS_INIT", &given); !status.ok()) return answer(error, status);
     auto prefix = std::make_unique<kvist_prefix>();
     prefix->prefix =
-        space->space.longest_prefix(positions, {given.from, given.hint == 0, given.parts, deadline_of(timeout_ns)});
+        space->space.longest_prefix(positions, {given.from, given.hint == 0, given.parts, deadline_if_given(timeout_ns)});
     *out = prefix.release();
     return answer(error, (*out)->prefix.status());
   });
@@ -50,7 +50,7 @@ kvist_status kvist_space_pin(const kvist_space* space, const kvist_digest* posit
   *out = nullptr;
   return guarded(error, [&] {
     auto pinned = std::make_unique<kvist_pinned>();
-    pinned->pinned = space->space.pin(digests_of(positions, count), part, deadline_of(timeout_ns));
+    pinned->pinned = space->space.pin(digests_of(positions, count), part, deadline_if_given(timeout_ns));
     *out = pinned.release();
     return answer(error, ok_status());
   });
