@@ -2,6 +2,7 @@
 //
 //   histogram.observe(ns);            // two additions without a lock: cheap enough for a path of a microsecond or more
 //   histogram.observe(ns, 64);        // one that stands for 64, of which only one was timed
+//   const Lap lap(&histogram);        // adds the time until the end of the scope
 //
 // Bucket i holds what took at most bound_ns(i) = 256 ns << i and more than the bound before; the last one everything that
 // took longer than about a second. Zeroed memory is an empty histogram, so that it may lie in memory shared by processes.
@@ -15,6 +16,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+
+#include "base/clock.h"
 
 namespace kvist {
 
@@ -34,5 +37,21 @@ struct TimeHistogram {
   }
 };
 static_assert(sizeof(TimeHistogram) == 200);
+
+// Adds the time of its life, with the weight, to a histogram; looks at no clock where that is null.
+class Lap {
+ public:
+  explicit Lap(TimeHistogram* into, uint64_t weight = 1)
+      : into_(into), weight_(weight), begun_(into == nullptr ? 0 : RealClock().now_ns()) {}
+  ~Lap() {
+    if (into_ != nullptr) into_->observe(RealClock().now_ns() - begun_, weight_);
+  }
+  Lap(const Lap&) = delete;
+  Lap& operator=(const Lap&) = delete;
+
+ private:
+  TimeHistogram* const into_;
+  const uint64_t weight_, begun_;
+};
 
 }  // namespace kvist

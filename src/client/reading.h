@@ -41,11 +41,11 @@ class Reading {
 
   // Reader::locate() in this namespace, timed now and then.
   size_t locate(std::span<const Digest> digests, uint16_t part, std::span<Located> out, bool stop_at_miss = false) const {
-    const Timed timed(set_->session().shared_counts(), ClientStage::kLookup, seat_);
+    const Timed timed = this->timed(ClientStage::kLookup);
     return reader().locate(space_, digests, part, out, stop_at_miss);
   }
   Located locate(const Digest& digest, uint16_t part) const {
-    const Timed timed(set_->session().shared_counts(), ClientStage::kLookup, seat_);
+    const Timed timed = this->timed(ClientStage::kLookup);
     return reader().locate(space_, digest, part);
   }
   // For the stages of a read other than these.

@@ -6,26 +6,11 @@
 #include <string_view>
 #include <utility>
 
-#include "base/clock.h"
-
 namespace kvist {
 namespace {
 
 // Removing so many blocks takes about a millisecond.
 constexpr size_t kHeavyRemoval = 1024;
-
-// Adds the time of its life.
-class Lap {
- public:
-  explicit Lap(TimeHistogram& into) : into_(into), begun_(RealClock().now_ns()) {}
-  ~Lap() { into_.observe(RealClock().now_ns() - begun_); }
-  Lap(const Lap&) = delete;
-  Lap& operator=(const Lap&) = delete;
-
- private:
-  TimeHistogram& into_;
-  uint64_t begun_;
-};
 
 // The configuration is the operator's: of root, of the node's own user, and not from within a tenant.
 Status may_configure(const Session& session) {
@@ -96,7 +81,7 @@ void Requests::grant(Session& session, uint32_t length, uint32_t count, wire::Gr
   grants_.clear();
   *granted = {};
   if (count == 0 || length == 0) return;
-  const Lap lap(counters_.stage(NodeStage::kReserve));
+  const Lap lap(&counters_.stage(NodeStage::kReserve));
   pool_grants_.resize(std::min(count, wire::kMaxGrants));
   GrantStop stop = GrantStop::kNone;
   const size_t got = session.domain->pool().grant(session.id, length, pool_grants_, &stop);
@@ -144,7 +129,7 @@ bool Requests::commit(Session& session, uint32_t request, Body body, Builder& an
   }
   commit_codes_.resize(records_.size());
   {
-    const Lap lap(counters_.stage(NodeStage::kCommit));
+    const Lap lap(&counters_.stage(NodeStage::kCommit));
     pool.commit(session.id, space, records_, commit_codes_);
   }
   if (!commit_.items.empty() && (!commit_.session.empty() || !commit_.stop.empty())) {
