@@ -56,17 +56,7 @@ class Domain {
 
   // ---- written by the loop ----
 
-  // What clients say they read: the sum over sessions that have ended.
-  struct Reads {
-    uint64_t hits = 0, misses = 0, bytes_got = 0;
-    void add(const PinTable& table) {
-      hits += table.hits.load(std::memory_order_relaxed);
-      misses += table.misses.load(std::memory_order_relaxed);
-      bytes_got += table.bytes_got.load(std::memory_order_relaxed);
-    }
-  };
-  Reads reads;
-  ClientSums client_sums;  // of all sessions, as of their last harvest
+  ClientSums client_sums;  // what the clients of all sessions say they did, as of the last harvest of each
   uint32_t extents_ready = 0;
   bool memory_ended = false;  // the system had no more
 

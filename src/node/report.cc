@@ -48,12 +48,12 @@ class ListReport {
 // The sums that are shown first, under the names that scripts rely on.
 struct Totals {
   PoolStats pool;
-  Domain::Reads reads;
+  uint64_t hits = 0, misses = 0, bytes_got = 0;
   uint64_t connected = 0, quarantined = 0;
 
   double hit_rate() const {
-    const double all = static_cast<double>(reads.hits) + static_cast<double>(reads.misses);
-    return all > 0 ? static_cast<double>(reads.hits) / all : 0.0;
+    const double all = static_cast<double>(hits) + static_cast<double>(misses);
+    return all > 0 ? static_cast<double>(hits) / all : 0.0;
   }
 };
 
@@ -63,12 +63,14 @@ Totals totals_of(const ReportSource& source, Domain& domain) {
   const Pool::SessionUse scrubber = domain.pool().session_use(source.scrubber_session);
   totals.pool.pinned_blocks -= scrubber.pinned_blocks;
   totals.pool.pinned_bytes -= scrubber.pinned_bytes;
-  totals.reads = domain.reads;
-  source.sessions.for_each([&](const Session& session) {
+  source.sessions.for_each([&](Session& session) {
     if (session.domain != &domain) return;
-    totals.reads.add(*session.table());
+    session.harvest();
     ++(session.state == Session::State::kConnected ? totals.connected : totals.quarantined);
   });
+  totals.hits = domain.client_sums.hits;
+  totals.misses = domain.client_sums.misses;
+  totals.bytes_got = domain.client_sums.bytes_got;
   return totals;
 }
 
@@ -89,9 +91,9 @@ Json headline(const Totals& t) {
           {"evicted_total", t.pool.evicted},
           {"clients", t.connected},
           {"clients_quarantined", t.quarantined},
-          {"hits", t.reads.hits},
-          {"misses", t.reads.misses},
-          {"bytes_got", t.reads.bytes_got},
+          {"hits", t.hits},
+          {"misses", t.misses},
+          {"bytes_got", t.bytes_got},
           {"hit_rate", t.hit_rate()}};
 }
 
@@ -170,8 +172,8 @@ std::string node_report(const ReportSource& source, const Domain* only) {
     if (only != nullptr && domain.get() != only) continue;
     const Totals totals = totals_of(source, *domain);
     add(&sum.pool, totals.pool);
-    sum.reads.hits += totals.reads.hits, sum.reads.misses += totals.reads.misses,
-        sum.reads.bytes_got += totals.reads.bytes_got;
+    add_bounded(&sum.hits, totals.hits), add_bounded(&sum.misses, totals.misses);
+    add_bounded(&sum.bytes_got, totals.bytes_got);
     sum.connected += totals.connected, sum.quarantined += totals.quarantined;
     Json pool = {{"domain", domain->name()}, {"pages", domain->pages()}, {"gathering", domain->gathering()}};
     pool.update(headline(totals));
@@ -194,8 +196,7 @@ std::string clients_report(const ReportSource& source, const Domain* only) {
   source.sessions.for_each([&](const Session& session) {
     if (session.domain == nullptr || (only != nullptr && session.domain != only)) return;
     const Pool::SessionUse use = session.domain->pool().session_use(session.id);
-    Domain::Reads reads;
-    reads.add(*session.table());
+    const PinTable& table = *session.table();
     Json client = {{"session", session.id},
                    {"pid", session.peer.pid},
                    {"client_pid", session.claimed_pid},
@@ -209,9 +210,9 @@ std::string clients_report(const ReportSource& source, const Domain* only) {
                    {"pinned_bytes", use.pinned_bytes},
                    {"pins_limit", session.pin_capacity},
                    {"requests", session.requests},
-                   {"hits", reads.hits},
-                   {"misses", reads.misses},
-                   {"bytes_got", reads.bytes_got},
+                   {"hits", table.hits.load(std::memory_order_relaxed)},
+                   {"misses", table.misses.load(std::memory_order_relaxed)},
+                   {"bytes_got", table.bytes_got.load(std::memory_order_relaxed)},
                    {"unread_answers", session.output.size()},
                    {"age_s", static_cast<double>(source.now_ms - session.connected_ms) / 1000}};
     clients.emplace_back(session.id, std::move(client));

@@ -476,7 +476,6 @@ bool Sessions::end(Session& session, Ended reason) {
     ++ended_;
     poller_.remove(session.pidfd.get());
     session.domain->pool().release_session(session.id);
-    session.domain->reads.add(*session.table());
     session.harvest();
   }
   requests_.forget_report(session.id);
