@@ -473,9 +473,9 @@ typedef struct kvist_put_options {
 KVIST_API size_t kvist_space_put(const kvist_space* space, const kvist_chain* chain, const kvist_gather* sources,
                                  const kvist_put_options* options, uint8_t* results, int64_t timeout_ns);
 
-/* put, returning with a ticket that comes out of kvist_client_poll(), as soon as its sources are copied, for which it may
- * have to wait for the node. Positions and results must stay as they are
- * until then; the sources were copied when it returns. Waits for room some milliseconds only. */
+/* put, returning as soon as its sources are copied, for which it may have to wait for the node, with a ticket that comes
+ * out of kvist_client_poll(). Positions and results must stay as they are until then. Waits for room some milliseconds
+ * only. */
 KVIST_API kvist_status kvist_space_submit_put(const kvist_space* space, const kvist_chain* chain,
                                               const kvist_gather* sources, const kvist_put_options* options,
                                               uint8_t* results, int64_t timeout_ns, uint64_t* ticket, kvist_error* error);

@@ -2,8 +2,9 @@
 //
 //   Status watching = client.watch_regions([&](kvist::RegionChange change, const kvist::Region& region) {
 //     if (change == kvist::RegionChange::kGone) return unregister(region.id);
-//     for (const kvist::Region::Stretch& part : region.populated) register_once(region.id, region.read_only + part.offset,
-//     part.bytes);
+//     for (const kvist::Region::Stretch& part : region.populated) {
+//       register_once(region.id, region.read_only + part.offset, part.bytes);
+//     }
 //   });
 //
 // A region is one arena of one run of a node as this process has it mapped: all blocks that are read in place, and all rooms

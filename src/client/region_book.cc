@@ -33,9 +33,8 @@ Region RegionBook::describe(const Page& page) {
     }
     try {
       region.populated.push_back({offset, bytes});
-    } catch (
-        ...) {  // no memory for the list: what is told later is more, never wrong. A region's end must be told in any case
-      break;
+    } catch (...) {
+      break;  // no memory for the list: what is told later is more, never wrong. A region's end must be told in any case
     }
   }
   return region;
