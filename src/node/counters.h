@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <string_view>
 
 #include "base/time_histogram.h"
@@ -57,8 +58,7 @@ struct NodeCounters {
   std::array<uint64_t, kEndedReasons> ended{};  // each conversation once
   std::array<uint64_t, kRequestTypes> requests{};
   uint64_t unknown_requests = 0;                        // answered with kUnimplemented
-  uint64_t failed_answers = 0;                          // answers with another status than OK
-  std::array<uint64_t, kStatusCodes> failed_by_code{};  // the same by that status
+  std::array<uint64_t, kStatusCodes> failed_by_code{};  // answers with another status than OK
   uint64_t config_changes = 0, config_refused = 0;      // of settings, while running
   uint64_t accepted = 0;                                // connections
   uint64_t accept_failures = 0;    // connections refused for want of descriptors, or because too many are silent
@@ -72,8 +72,8 @@ struct NodeCounters {
   std::array<TimeHistogram, kNodeStages> stages{};
 
   TimeHistogram& stage(NodeStage which) { return stages[static_cast<size_t>(which)]; }
+  uint64_t failed_answers() const { return std::accumulate(failed_by_code.begin(), failed_by_code.end(), uint64_t{0}); }
   void count_failure(StatusCode code) {
-    ++failed_answers;
     const auto at = static_cast<size_t>(code);
     ++failed_by_code[at < kStatusCodes ? at : static_cast<size_t>(StatusCode::kUnknown)];
   }

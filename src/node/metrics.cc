@@ -34,8 +34,10 @@ class MetricSamples {
 
   void begin(const MetricFamily& family) {
     name_ = family.name;
-    out_ += "# HELP " + std::string(name_) + " " + family.help + ".\n# TYPE " + name_ + " " + metric_type_name(family.type) +
-            "\n";
+    for (const char* part :
+         {"# HELP ", name_, " ", family.help, ".\n# TYPE ", name_, " ", metric_type_name(family.type), "\n"}) {
+      out_ += part;
+    }
   }
   void add(Labels labels, uint64_t value) { line("", labels, {}, std::to_string(value)); }
   void add_real(Labels labels, double value) { line("", labels, {}, text_of(value)); }
@@ -61,7 +63,8 @@ class MetricSamples {
   void label(bool* first, const Label& each) {
     out_ += *first ? "{" : ",";
     *first = false;
-    out_ += std::string(each.first) + "=\"";
+    out_ += each.first;
+    out_ += "=\"";
     for (const char c : each.second) {
       if (c == '\\' || c == '"') out_ += '\\';
       if (c == '\n') {
@@ -78,7 +81,9 @@ class MetricSamples {
     bool first = true;
     for (const Label& each : labels) label(&first, each);
     if (more.first != nullptr) label(&first, more);
-    out_ += (first ? " " : "} ") + value + "\n";
+    out_ += first ? " " : "} ";
+    out_ += value;
+    out_ += '\n';
   }
 
   std::string& out_;
@@ -95,6 +100,11 @@ using Out = MetricSamples;
 template <uint64_t PoolStats::*Field>
 void of_pools(const In& in, Out& out) {
   for (const In::PoolView& pool : in.pools) out.add({{"domain", pool.name}}, pool.stats.*Field);
+}
+
+template <uint64_t ClientSums::*Field>
+void of_clients(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) out.add({{"domain", pool.name}}, pool.clients->*Field);
 }
 
 template <uint64_t NodeCounters::*Field>
@@ -138,11 +148,9 @@ void entries(const In& in, Out& out) {
 }
 
 void commits(const In& in, Out& out) {
-  constexpr const char* kNames[kCommitCodes] = {"stored",    "already_there", "parent_absent", "flushed",
-                                                "bad_grant", "bad_block",     "bad_checksum",  "no_entries"};
   for (const In::PoolView& pool : in.pools) {
     for (int code = 0; code < kCommitCodes; ++code) {
-      out.add({{"domain", pool.name}, {"result", kNames[code]}}, pool.stats.commits[code]);
+      out.add({{"domain", pool.name}, {"result", kCommitNames[code]}}, pool.stats.commits[code]);
     }
   }
 }
@@ -162,12 +170,6 @@ void reads(const In& in, Out& out) {
     out.add({{"domain", pool.name}, {"result", "hit"}}, pool.clients->hits);
     out.add({{"domain", pool.name}, {"result", "miss"}}, pool.clients->misses);
   }
-}
-void read_bytes(const In& in, Out& out) {
-  for (const In::PoolView& pool : in.pools) out.add({{"domain", pool.name}}, pool.clients->bytes_got);
-}
-void verified(const In& in, Out& out) {
-  for (const In::PoolView& pool : in.pools) out.add({{"domain", pool.name}}, pool.clients->verified);
 }
 void client_failures(const In& in, Out& out) {
   constexpr const char* kNames[kClientFailures] = {"corrupt", "pins_refused", "put_refused", "unavailable",
@@ -271,8 +273,8 @@ constexpr std::array kFamilies = {
     MetricFamily{"kvist_moved_extents_total", kCounter, "domain", "Extents that changed it", of_pools<&P::extents_moved>},
 
     MetricFamily{"kvist_reads_total", kCounter, "domain, result", "Blocks that clients looked for, by their own count: one that is pinned by a prefix and then copied by a get counts twice", reads},
-    MetricFamily{"kvist_read_bytes_total", kCounter, "domain", "Bytes of the hits, by the clients' own count, pinned or copied: what is pinned by a prefix and then copied by a get counts twice", read_bytes},
-    MetricFamily{"kvist_verified_blocks_total", kCounter, "domain", "Blocks whose checksum clients compared, by their own count", verified},
+    MetricFamily{"kvist_read_bytes_total", kCounter, "domain", "Bytes of the hits, by the clients' own count, pinned or copied: what is pinned by a prefix and then copied by a get counts twice", of_clients<&ClientSums::bytes_got>},
+    MetricFamily{"kvist_verified_blocks_total", kCounter, "domain", "Blocks whose checksum clients compared, by their own count", of_clients<&ClientSums::verified>},
     MetricFamily{"kvist_client_failures_total", kCounter, "domain, reason", "Calls or blocks that failed in clients, by their own count", client_failures},
     MetricFamily{"kvist_stage_seconds", MetricType::kHistogram, "stage, le", "How long stages take: lookup (of up to 64 names), copy and verify (of a block) in clients, where one in 64, 16 and 16 is timed and counts for all; reserve and commit (of a message), evict (a step ahead of demand) in the node", stages},
 
@@ -298,6 +300,9 @@ constexpr std::array kFamilies = {
     MetricFamily{"kvist_log_suppressed_lines_total", kCounter, "", "Log lines dropped by the rate limit", log_suppressed},
 };
 // clang-format on
+
+// Of the whole text, so that it is not moved as it grows.
+constexpr size_t kUsualBytes = 32 << 10, kUsualBytesOfADomain = 8 << 10;
 
 constexpr const char* kHead = R"(# Metrics of a node
 
@@ -338,13 +343,10 @@ std::string metrics_text(const ReportSource& source) {
     session.harvest();
   });
   for (const auto& domain : source.domains) {
-    PoolStats stats = domain->pool().stats();
-    const Pool::SessionUse scrubber = domain->pool().session_use(source.scrubber_session);
-    stats.pinned_blocks -= scrubber.pinned_blocks;
-    stats.pinned_bytes -= scrubber.pinned_bytes;
-    input.pools.push_back({domain->name(), stats, &domain->client_sums});
+    input.pools.push_back({domain->name(), pool_stats(source, *domain), &domain->client_sums});
   }
   std::string text;
+  text.reserve(kUsualBytes + kUsualBytesOfADomain * input.pools.size());
   MetricSamples samples(text);
   for (const MetricFamily& family : kFamilies) {
     samples.begin(family);

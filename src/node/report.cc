@@ -13,9 +13,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kCommitNames[kCommitCodes] = {"stored",    "already_there", "parent_absent", "flushed",
-                                                    "bad_grant", "bad_block",     "bad_checksum",  "no_entries"};
-
 // Names come from clients and need not be UTF-8.
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
@@ -59,10 +56,7 @@ struct Totals {
 
 Totals totals_of(const ReportSource& source, Domain& domain) {
   Totals totals;
-  totals.pool = domain.pool().stats();
-  const Pool::SessionUse scrubber = domain.pool().session_use(source.scrubber_session);
-  totals.pool.pinned_blocks -= scrubber.pinned_blocks;
-  totals.pool.pinned_bytes -= scrubber.pinned_bytes;
+  totals.pool = pool_stats(source, domain);
   source.sessions.for_each([&](Session& session) {
     if (session.domain != &domain) return;
     session.harvest();
@@ -137,7 +131,7 @@ Json node_detail(const ReportSource& source) {
                {"ended", std::move(ended)},
                {"requests", std::move(requests)},
                {"unknown_requests", c.unknown_requests},
-               {"failed_answers", c.failed_answers},
+               {"failed_answers", c.failed_answers()},
                {"outputs_delayed", c.outputs_delayed},
                {"stock_asked_back", c.stock_asked_back},
                {"reports_refused", c.reports_refused},
@@ -265,6 +259,14 @@ std::string config_report(const NodeOptions& options) {
 }
 
 }  // namespace
+
+PoolStats pool_stats(const ReportSource& source, Domain& domain) {
+  PoolStats stats = domain.pool().stats();
+  const Pool::SessionUse scrubber = domain.pool().session_use(source.scrubber_session);
+  stats.pinned_blocks -= scrubber.pinned_blocks;
+  stats.pinned_bytes -= scrubber.pinned_bytes;
+  return stats;
+}
 
 std::string make_report(const ReportSource& source, Report what, const Domain* only) {
   switch (what) {

@@ -33,6 +33,13 @@ struct ReportSource {
   uint64_t log_suppressed = 0;           // lines
 };
 
+// What became of a commit, in reports and metrics; by CommitCode.
+inline constexpr const char* kCommitNames[kCommitCodes] = {"stored",    "already_there", "parent_absent", "flushed",
+                                                           "bad_grant", "bad_block",     "bad_checksum",  "no_entries"};
+
+// The pool's own, without what the scrubber pins.
+PoolStats pool_stats(const ReportSource& source, Domain& domain);
+
 // `only` null: all domains.
 std::string make_report(const ReportSource& source, Report what, const Domain* only);
 
