@@ -104,9 +104,8 @@ thread_local AdminPatience::Clock::time_point Workers::accepted_;
 
 // One connection as the library reads and writes it. The library's own stream bounds each read, and so gives a client that
 // sends a byte now and then a thread for hours: here all that is read, and all of the connection, has one deadline, which
-// comes sooner while others wait. Nor does
-// the library bound a line, the number of headers or a body without a length, all of which it keeps, before anybody is asked
-// for a token: here there is an end to what it gets to read.
+// comes sooner while others wait. Nor does the library bound a line, the number of headers or a body without a length, all
+// of which it keeps, before anybody is asked for a token: here there is an end to what it gets to read.
 class TimedStream final : public httplib::Stream {
   using Clock = AdminPatience::Clock;
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/printable.h"
 #include "base/small_file.h"
 #include "base/spelling.h"
 
@@ -18,10 +19,7 @@ constexpr size_t kSourceColumn = 44;  // of the comments that --print-config wri
 // What an orchestrator puts into the environment for each service that it knows: NAME_SERVICE_HOST, NAME_SERVICE_PORT...,
 // NAME_PORT, NAME_PORT_9470_TCP...
 bool made_for_a_service(std::string_view name) {
-  const auto ends = [&](std::string_view end) {
-    return name.size() > end.size() && name.substr(name.size() - end.size()) == end;
-  };
-  return ends("_PORT") || name.find("_SERVICE_HOST") != std::string_view::npos ||
+  return name.ends_with("_PORT") || name.find("_SERVICE_HOST") != std::string_view::npos ||
          name.find("_SERVICE_PORT") != std::string_view::npos || name.find("_PORT_") != std::string_view::npos;
 }
 
@@ -32,8 +30,8 @@ bool looks_like_a_setting(std::string_view name, std::string_view nearest) {
   const auto keys = config_keys();
   return std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& key) {
     const std::string variable = variable_of(key);
-    const std::string_view section = std::string_view(variable).substr(0, 6 + std::strlen(key.section) + 1);
-    return name.size() > section.size() && name.substr(0, section.size()) == section;
+    const std::string_view section = std::string_view(variable).substr(0, kPrefix.size() + std::strlen(key.section) + 1);
+    return name.size() > section.size() && name.starts_with(section);
   });
 }
 
@@ -42,8 +40,7 @@ std::string quoted_yaml(std::string_view text) {
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      constexpr char kDigits[] = "0123456789abcdef";
-      out += {'\\', 'x', kDigits[static_cast<unsigned char>(c) >> 4], kDigits[c & 15]};
+      append_escaped_byte(out, c);
     } else {
       out += c;
     }
@@ -99,7 +96,7 @@ bool known_otherwise(std::string_view name) {
   constexpr std::string_view kFamilies[] = {"KVIST_TEST_", "KVIST_FAULT_", "KVIST_RECORD_", "KVIST_NEED_"};
   const auto keys = config_keys();
   return std::find(std::begin(kOthers), std::end(kOthers), name) != std::end(kOthers) ||
-         std::any_of(std::begin(kFamilies), std::end(kFamilies), [&](auto family) { return name.rfind(family, 0) == 0; }) ||
+         std::any_of(std::begin(kFamilies), std::end(kFamilies), [&](auto family) { return name.starts_with(family); }) ||
          std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& key) {
            const std::string variable = variable_of(key);
            return name == std::string_view(variable).substr(0, kPrefix.size() + std::strlen(key.section));
@@ -133,7 +130,7 @@ Status Config::read_environment(const char* const* environment) {
   for (; *environment != nullptr; ++environment) {
     const std::string_view entry = *environment;
     const std::string_view name = entry.substr(0, entry.find('='));
-    if (name.substr(0, kPrefix.size()) != kPrefix || name.size() == entry.size()) continue;
+    if (!name.starts_with(kPrefix) || name.size() == entry.size()) continue;
     const std::string_view value = entry.substr(name.size() + 1);
     const auto found = std::find(known.begin(), known.end(), name);
     if (found != known.end()) {
@@ -146,11 +143,11 @@ Status Config::read_environment(const char* const* environment) {
     if (!looks_like_a_setting(name, nearest)) {
       const bool foreign = made_for_a_service(name) || known_otherwise(name) || value.empty();
       if (!foreign && unknown_variables.size() < kMostUnknown) {
-        unknown_variables.push_back(std::string(name.substr(0, 64)) + variable_advice(name));
+        unknown_variables.push_back(printable(name, 64) + variable_advice(name));
       }
       continue;
     }
-    return invalid_argument("there is no setting of the variable " + std::string(name) +
+    return invalid_argument("there is no setting of the variable " + printable(name, 64) +
                             (nearest.empty() ? "; `kvist node --print-config` shows all settings"
                                              : "; did you mean " + std::string(nearest) + "?"));
   }

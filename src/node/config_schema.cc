@@ -83,6 +83,8 @@ ConfigValue look_domains(const NodeOptions& options) {
   return value;
 }
 
+std::string quoted(std::string_view text) { return "'" + printable(text, 64) + "'"; }
+
 // ---- the table ----------------------------------------------------------------------------------------------------
 
 constexpr uint64_t kUs = 1000, kMs = 1'000'000, kMinute = 60'000 * kMs, kHour = 60 * kMinute;
@@ -101,7 +103,7 @@ constexpr ConfigKey text_key(const char* section, const char* field, const char*
 
 Status check_address(std::string_view text) {
   if (text.empty() || text == "none" || parse_host_port(text)) return ok_status();
-  return invalid_argument("'" + printable(text, 64) + "' is no HOST:PORT, like 127.0.0.1:9470 or [::1]:0, nor 'none'");
+  return invalid_argument(quoted(text) + " is no HOST:PORT, like 127.0.0.1:9470 or [::1]:0, nor 'none'");
 }
 
 // Empty: the default.
@@ -111,7 +113,7 @@ Status check_group(std::string_view text) {
   constexpr size_t kLongest = 256;
   const auto odd = [](unsigned char c) { return c < ' ' || c == 0x7f || c == ':' || c == ','; };  // spaces there may be
   if (text.size() <= kLongest && std::none_of(text.begin(), text.end(), odd)) return ok_status();
-  return invalid_argument("'" + printable(text, 64) + "' is no name or number of a group");
+  return invalid_argument(quoted(text) + " is no name or number of a group");
 }
 
 // clang-format off
@@ -205,8 +207,6 @@ constexpr std::array kKeys = {
 // clang-format on
 
 // ---- reading ------------------------------------------------------------------------------------------------------
-
-std::string quoted(std::string_view text) { return "'" + printable(text, 64) + "'"; }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> pieces;
@@ -383,10 +383,10 @@ StatusOr<DomainOptions> parse_domain(std::string_view text) {
   domain.memory_bytes = *size;
   constexpr std::string_view kToken = "token-file=", kBlocks = "max-blocks=";
   for (const std::string_view item : std::span(items).subspan(1)) {
-    if (item.substr(0, kToken.size()) == kToken) {
+    if (item.starts_with(kToken)) {
       domain.token_file = item.substr(kToken.size());
       if (domain.token_file.empty()) return wrong("token-file= names no file");
-    } else if (item.substr(0, kBlocks.size()) == kBlocks) {
+    } else if (item.starts_with(kBlocks)) {
       const StatusOr<uint64_t> blocks = parse_digits(item.substr(kBlocks.size()), 10, "whole number");
       if (!blocks.ok()) return wrong("max-blocks: " + std::string(blocks.status().message()));
       if (*blocks >= kMaxEntries) return wrong("max-blocks is at most " + std::to_string(kMaxEntries - 1));

@@ -139,7 +139,7 @@ class YamlReader {
       if (Status s = next(); !s.ok()) return s;
       if (event_.type() == YAML_MAPPING_END_EVENT) return ok_status();
       if (event_.type() != YAML_SCALAR_EVENT) return wrong("the name of a field is a word");
-      const std::string name = section + "." + std::string(event_.scalar().substr(0, 64));
+      const std::string name = section + "." + printable(event_.scalar(), 64);
       const ConfigKey* key = find_config_key(name);
       if (key == nullptr) return wrong("there is no setting " + name + config_key_advice(name));
       if (!seen_.insert(name).second) return wrong(name + " is given twice");

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/printable.h"
 #include "node/config.h"
 #include "node/service_manager.h"
 
@@ -259,7 +260,7 @@ StatusOr<std::string> Node::Loop::configure(std::string_view name, std::string_v
 StatusOr<std::string> Node::Loop::change_setting(std::string_view name, std::string_view text, const std::string& who) {
   const ConfigKey* key = find_config_key(name);
   if (key == nullptr) {
-    return not_found("there is no setting '" + std::string(name.substr(0, 64)) + "'" + config_key_advice(name));
+    return not_found("there is no setting '" + printable(name, 64) + "'" + config_key_advice(name));
   }
   if (!key->at_run_time) {
     return failed_precondition(name_of(*key) + " cannot be changed while the node runs: change it where it comes from (" +

@@ -247,11 +247,26 @@ TEST(Config, OnlyPlainYamlIsTaken) {
   EXPECT_TRUE(yaml("").ok());
   EXPECT_TRUE(yaml("# nothing\n").ok());
   EXPECT_TRUE(yaml("---\npool:\nlog: {level: debug}\n...\n").ok());
-  for (const char* text :
-       {"- pool", "pool", "pool: 3", "pool: [1]", "pool: {memory: [1GiB]}", "pool: {memory: {}}", "pool: {memory: }",
-        "pool: {memory: ~}", "pool: {memory: 1GiB, memory: 2GiB}", "pool: &a {memory: 1GiB}", "pool: {memory: !!str 1GiB}",
-        "pool: *a", "pool: {memory: 1GiB", "pool: {memory: 1GiB}\n---\npool: {}", "? [a]\n: b", "pool: {domains: [[a]]}",
-        "pool: {domains: ['a=1GiB;b=1GiB']}", "\x01", "\xff\xfe\xff"}) {
+  for (const char* text : {"- pool",
+                           "pool",
+                           "pool: 3",
+                           "pool: [1]",
+                           "pool: {memory: [1GiB]}",
+                           "pool: {memory: {}}",
+                           "pool: {memory: }",
+                           "pool: {memory: ~}",
+                           "pool: {memory: 1GiB, memory: 2GiB}",
+                           "pool: &a {memory: 1GiB}",
+                           "pool: {memory: !!str 1GiB}",
+                           "pool: *a",
+                           "pool: {memory: 1GiB",
+                           "pool: {memory: 1GiB}\n---\npool: {}",
+                           "? [a]\n: b",
+                           "pool: {domains: [[a]]}",
+                           "pool: {domains: ['a=1GiB;b=1GiB']}",
+                           "pool: {\"a\\nb\": 1}",
+                           "\x01",
+                           "\xff\xfe\xff"}) {
     const Status status = yaml(text);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << text;
     EXPECT_EQ(message(status).rfind("f:", 0), 0u) << message(status);
