@@ -7,10 +7,10 @@
 # --keep leaves the folder. --warm lends it this machine's compiler cache, and root's to the user: the same steps, sooner;
 # without it the first build of each is a cold one, and its time says what a newcomer waits.
 #
-# Needs root and mmdebstrap on a Debian whose apt can reach bookworm: mirrors and proxy settings are taken from there.
-# Nothing outside the folder changes; mounts live in namespaces of their own. One line a step; logs stay in build/clean/.
+# One line a step; logs stay in build/clean/. What it needs: tools/clean_debian.sh.
 set -euo pipefail
 source "$(dirname "$0")/say.sh"
+source tools/clean_debian.sh
 
 keep=no
 warm=no
@@ -21,27 +21,9 @@ for word in "$@"; do
     *) die "unknown option '$word'; there are --keep and --warm" ;;
   esac
 done
-[[ $EUID -eq 0 ]] || die "making and entering the other system needs root: use sudo"
-command -v mmdebstrap >/dev/null || die "mmdebstrap is missing: apt-get install mmdebstrap"
-
-logs=$PWD/build/clean
-rm -rf "$logs"
-mkdir -p "$logs"
-machine=$(mktemp -d /var/tmp/kvist-clean.XXXXXX)
-clean_up() { if [[ $keep == yes ]]; then say "Kept in $machine"; else rm -rf --one-file-system "$machine"; fi; }
-trap clean_up EXIT
-
-say "Making a bare Debian 12 in $machine"
-# The sources that this machine's apt uses for bookworm, whatever file and format they are written in.
-apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
-  grep -E ' bookworm(-updates|-security)? ' | sort -u >"$logs/sources.list"
-[[ -s $logs/sources.list ]] || die "this machine's apt has no sources for bookworm: see apt-get indextargets"
-apt-config dump | grep -E '^Acquire::(http|https|ftp|Check-[A-Za-z-]+|Retries)[: ]' >"$logs/apt.conf" || true
-mmdebstrap --quiet --variant=minbase --include=git,make,ca-certificates --aptopt="$logs/apt.conf" \
-  bookworm "$machine" "$logs/sources.list" >"$logs/mmdebstrap.log" 2>&1 || { cat "$logs/mmdebstrap.log" >&2; die "it could not be made"; }
+make_debian build/clean git,make,ca-certificates
 cp -L /etc/resolv.conf /etc/hosts "$machine/etc/"
 if [[ -d /usr/local/share/ca-certificates ]]; then cp -r /usr/local/share/ca-certificates/. "$machine/usr/local/share/ca-certificates/"; fi
-chroot "$machine" useradd --create-home --shell /bin/bash newcomer
 
 # Lays a fresh clone for user $1, with a compiler cache copied from $2 where that is asked for.
 lay_clone() {
@@ -53,30 +35,13 @@ lay_clone() {
   chroot "$machine" chown -R "$1:" "/srv/kvist" "${home#"$machine"}"
 }
 
-# inside USER COMMAND: runs it in the clone of that user, with /proc, /dev and /sys as on any machine. What it starts
-# dies with it.
-inside() {
-  unshare --mount --pid --fork --kill-child bash -c '
-    set -e
-    mount --make-rprivate /
-    mount --rbind /dev "$1/dev"
-    mount --rbind /sys "$1/sys"
-    mount -t proc proc "$1/proc"
-    mount -t tmpfs -o mode=1777 tmp "$1/tmp"
-    exec chroot "$1" su --login "$2" --command "cd /srv/kvist && $3"' _ "$machine" "$1" "$2" </dev/null
-}
-
 failed=0
-# step NAME EXPECTED USER COMMAND [WRAPPER...]: EXPECTED is ok, or refused: exit with an error that tells what to paste.
+# step NAME EXPECTED USER COMMAND [UNSHARE_OPTION...]: EXPECTED is ok, or refused: exit with an error that tells what to paste.
 step() {
   local name=$1 expected=$2 user=$3 command=$4 start=$SECONDS code=0 log verdict
   shift 4
   log=$logs/$(echo "$name" | tr -cs 'a-z0-9\n' '-').log
-  if [[ $# -gt 0 ]]; then
-    "$@" bash -c "$(declare -f inside); machine=$machine; inside \"\$1\" \"\$2\"" _ "$user" "$command" >"$log" 2>&1 || code=$?
-  else
-    inside "$user" "$command" >"$log" 2>&1 || code=$?
-  fi
+  enter_debian "$user" "cd /srv/kvist && $command" "$@" >"$log" 2>&1 || code=$?
   verdict=FAILED
   case "$expected" in
     ok) [[ $code -eq 0 ]] && verdict=ok ;;
@@ -96,7 +61,7 @@ for user in root newcomer; do
   step "$user: make test" ok "$user" 'make test'
   step "$user: make run" ok "$user" 'make run'
   step "$user, again: make run test" ok "$user" 'make run test'
-  step "$user, no network: make run test" ok "$user" 'make run test' unshare --net
+  step "$user, no network: make run test" ok "$user" 'make run test' --net
   if [[ $user == root ]]; then lay_clone newcomer "$machine/root/.cache/ccache"; fi
 done
 step "newcomer: make clean install" ok newcomer 'make clean install PREFIX=$HOME/opt && ~/opt/bin/kvist version'
