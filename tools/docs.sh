@@ -51,7 +51,8 @@ fi
 
 # ---- what the pages say -------------------------------------------------------------------------------------------
 
-mapfile -t pages < <(find . \( -name '.?*' -o -path './build*' -o -path ./dist \) -prune -o -name '*.md' -print | sed 's#^\./##' | sort)
+# Hidden folders are tools' own, with pages of theirs, but for those that belong to the tree.
+mapfile -t pages < <(find . \( -name '.?*' ! -name .ci ! -name .github -o -path './build*' -o -path ./dist \) -prune -o -name '*.md' -print | sed 's#^\./##' | sort)
 [[ ${#pages[@]} -gt 0 ]] || die "there is no page"
 
 # One line for each heading, link and name in `backquotes`: kind, page, line, text; and for each command in a block of code.
