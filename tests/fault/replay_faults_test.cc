@@ -123,9 +123,8 @@ void ReplayFaults::under_killed_and_stopped_clients(int seconds) {
   EXPECT_EQ(report["pools"][0]["bad_blocks"], 0);
   // One that was killed before it had said more than HELLO held nothing: its session ends with its socket. Each counts once.
   const Json ended = report["node"]["ended"];
-  EXPECT_LE(ended["death"].get<uint64_t>(), kills);
   const uint64_t with_socket = ended["disconnect"].get<uint64_t>() + ended["socket_error"].get<uint64_t>();
-  EXPECT_GE(ended["death"].get<uint64_t>() + with_socket, kills);
+  EXPECT_EQ(ended["death"].get<uint64_t>() + with_socket, kills) << ended;
   std::printf(
       "%d s: %llu kills (%llu of a stopped client), %llu stops, %llu requests, %.2f GB compared, %llu wrong bytes, "
       "%llu evictions; the slowest session was gone %.1f ms after its kill\n",

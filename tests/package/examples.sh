@@ -53,6 +53,7 @@ for _ in $(seq 200); do
   kill -0 "$node" 2>/dev/null || { cat "$work/node.log"; fail "the node ended"; }
   sleep 0.05
 done
+[[ -S $KVIST_SOCKET ]] || { cat "$work/node.log"; fail "the node has no socket after ten seconds"; }
 expect() {
   local wanted=$1
   shift
