@@ -337,7 +337,7 @@ class Client {
   Status watch_regions(RegionWatcher watcher);
 
   // What the node says of itself, of its clients, of its namespaces, of its settings, as JSON text. Settings are for root
-  // and the node's own user: kPermissionDenied.
+  // and the node's own user: kPermissionDenied. Pins are those of its last count, which is at most a tick (a second) ago.
   enum class Report : uint8_t { kNode = 0, kClients = 1, kSpaces = 2, kConfig = 3 };
   StatusOr<std::string> report(Report what, Deadline deadline = {});
 

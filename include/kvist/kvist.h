@@ -244,7 +244,7 @@ KVIST_API kvist_status kvist_client_get_stats(const kvist_client* client, kvist_
 #define KVIST_REPORT_CLIENTS 1
 #define KVIST_REPORT_SPACES 2
 /* What the node says of itself, of its clients, of its namespaces: JSON text, NUL-terminated, to be freed by kvist_free().
- * `bytes` (may be NULL): its length without the NUL. */
+ * `bytes` (may be NULL): its length without the NUL. Pins are those of its last count, at most a tick (a second) ago. */
 KVIST_API kvist_status kvist_client_report(kvist_client* client, int what, int64_t timeout_ns, char** text, size_t* bytes,
                                            kvist_error* error);
 KVIST_API void kvist_free(void* memory);

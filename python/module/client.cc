@@ -335,7 +335,7 @@ constexpr const char* kReportDocs =
     "report($self, what='node', *, timeout=2.0)\n--\n\n"
     "What the node says of itself ('node': capacity_bytes, used_bytes, blocks, pinned, hit_rate, ...), of its 'clients' or "
     "of\n"
-    "its 'spaces', as the dicts and lists of its JSON.";
+    "its 'spaces', as the dicts and lists of its JSON. Pins are those of its last count, at most a tick (a second) ago.";
 constexpr const char* kPollDocs =
     "poll($self, timeout=0.0)\n--\n\n"
     "A list of the Submitted calls that have finished; waits up to `timeout` seconds for the first.";

@@ -99,7 +99,7 @@ class Node::Loop {
   bool more_to_do_ = false;  // a pool has
   uint64_t next_tick_ns_ = 0;
   Polling polling_;
-  uint64_t next_scan_ns_ = 0;  // of pins, for reports
+  uint64_t next_scan_ns_ = 0;  // of pins, for reports; the pools' ticks count them each second besides
   uint64_t ended_at_scan_ = 0;
   uint32_t cpus_ = 1;  // that this process may use
 

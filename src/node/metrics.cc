@@ -315,6 +315,10 @@ Some numbers are the clients' own word, since a read makes no call: they arrive 
 node, at once for reads and within some seconds for failures. The node adds up their growth and bounds it, and relies on none of
 them. `kvist_stage_seconds` has buckets of powers of two, from 256 ns to about a second.
 
+Pins are words that clients write, so the node counts them by looking at all: with each tick, once a second, and for a report or
+a scrape unless the last count is less than fifty times as long ago as it took. What was just pinned or let go of may be missing
+from `kvist_pool_pinned_blocks` and from `pinned` in reports until then.
+
 | metric | type | labels | meaning |
 | --- | --- | --- | --- |
 )";

@@ -64,6 +64,11 @@ def wait_until(condition, what, seconds=20.0):
         time.sleep(0.005)
 
 
+def wait_for_pins(client, count):
+    """Until the node reports `count` pins. It counts them again only so often (docs/metrics.md), so a report may lag."""
+    wait_until(lambda: client.report()["pinned"] == count, f"the node sees {count} pins")
+
+
 class Program:
     """A Python program of its own, spoken to line by line."""
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import kvist
-from conftest import BLOCK, identity, keys, pattern, wait_until
+from conftest import BLOCK, identity, keys, pattern, wait_for_pins, wait_until
 
 OPEN = """
 import sys, os, signal
@@ -42,12 +42,12 @@ sys.stdin.readline()
     os.kill(writer.process.pid, signal.SIGKILL)
     writer.process.wait(20)
     wait_until(lambda: client.report()["clients"] <= 1, "the node sees that the writer is dead")
-    wait_until(lambda: client.report()["pinned"] == 4, "the writer's pins are gone and the reader's are left")
+    wait_for_pins(client, 4)  # the writer's are gone and the reader's are left
     assert [bytes(view) for view in views] == [pattern(i) for i in range(4)]
     assert space.put(space.digests(keys(64, first=50)), bytes(64 * BLOCK)).ok
     assert [bytes(view) for view in views] == [pattern(i) for i in range(4)]
     del views
-    assert client.report()["pinned"] == 0
+    wait_for_pins(client, 0)
 
 
 def test_a_killed_reader_gives_its_pins_back(node, client, program):
@@ -62,10 +62,10 @@ print("reading", flush=True)
 sys.stdin.readline()
 """, node.socket, who.alias)
     assert reader.line() == "reading"
-    assert client.report()["pinned"] == 4
+    wait_for_pins(client, 4)
     reader.process.kill()
     reader.process.wait(20)
-    wait_until(lambda: client.report()["pinned"] == 0, "the node takes a dead client's pins back")
+    wait_for_pins(client, 0)
 
 
 @pytest.mark.parametrize("ending", ["pass", "sys.exit(0)", "os._exit(0)", "client.close()", "del client, space"])
@@ -87,7 +87,7 @@ sys.modules["kept"] = (prefix, views, capsule, batch, room)
 """, node.socket, who.alias)
     code, _ = one.finish()
     assert code == 0
-    wait_until(lambda: client.report()["pinned"] == 0, "the pins of an ended process are gone")
+    wait_for_pins(client, 0)
     assert space.get(chain, bytearray(4 * BLOCK)).ok
 
 

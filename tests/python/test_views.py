@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 import kvist
-from conftest import BLOCK, identity, keys, pattern, wait_until
+from conftest import BLOCK, identity, keys, pattern, wait_for_pins
 from kvist import Code
 
 numpy = pytest.importorskip("numpy")
@@ -21,21 +21,18 @@ def chain(space):
     return chain
 
 
-def pins_at_the_node(client):
-    return client.report()["pinned"]
-
-
 def test_a_prefix_shows_its_blocks_and_gives_them_back(client, space, chain):
     with space.prefix(chain) as found:
         assert len(found) == 4 and len(found.blocks) == 4 and found.code is Code.OK and found.message == ""
         assert [bytes(block) for block in found.blocks] == [pattern(i) for i in range(4)]
         assert [(b.position, b.part, b.nbytes) for b in found.blocks] == [(i, 0, BLOCK) for i in range(4)]
-        assert client.pinned_blocks == 4 and pins_at_the_node(client) == 4
+        assert client.pinned_blocks == 4
+        wait_for_pins(client, 4)
         assert found.runs[0].begin == 0 and found.runs[0].end == 4
         block = found.blocks[0]
         assert block.address % 64 == 0
     assert found.closed and client.pinned_blocks == 0
-    wait_until(lambda: pins_at_the_node(client) == 0, "the node sees that the pins are gone")
+    wait_for_pins(client, 0)
     for use in (lambda: memoryview(block), lambda: bytes(block), lambda: block.address, lambda: found.blocks,
                 lambda: block.__dlpack__()):
         with pytest.raises(ValueError, match="given back"):
@@ -79,13 +76,14 @@ def test_a_view_keeps_its_pin_until_it_is_dropped(client, space, chain, which):
     with space.prefix(chain) as found:
         view = list(views_of(found.blocks[1]))[which]
     gc.collect()
-    assert client.pinned_blocks == 4 and pins_at_the_node(client) == 4
+    assert client.pinned_blocks == 4
+    wait_for_pins(client, 4)
     assert list(space.remove(chain)) == [Code.OK] * 4  # the room is not used again while it is pinned
     data = bytes(view)
     assert data in pattern(1)
     del view
     assert client.pinned_blocks == 0
-    wait_until(lambda: pins_at_the_node(client) == 0, "the node sees that the pins are gone")
+    wait_for_pins(client, 0)
 
 
 def test_arrays_over_blocks_are_read_only_and_no_copies(space, chain):
@@ -140,9 +138,9 @@ def test_closing_a_client_says_what_is_left(node):
         with pytest.raises(kvist.FailedPrecondition, match="closed"):
             call()
     with node.client() as other:
-        assert pins_at_the_node(other) == 3
+        wait_for_pins(other, 3)
         del view
-        wait_until(lambda: pins_at_the_node(other) == 0, "the node sees that the pins are gone")
+        wait_for_pins(other, 0)
 
 
 def test_the_warning_can_be_an_error(node):
