@@ -111,21 +111,7 @@ class PinsLeftWarning(RuntimeWarning):
     ``warnings.simplefilter("error", kvist.PinsLeftWarning)``."""
 
 
-_CLASSES = {
-    cls.code: cls
-    for cls in (
-        InvalidArgument,
-        DeadlineExceeded,
-        NotFound,
-        AlreadyExists,
-        PermissionDenied,
-        Unauthenticated,
-        ResourceExhausted,
-        FailedPrecondition,
-        Unavailable,
-        DataLoss,
-    )
-}
+_CLASSES = {cls.code: cls for cls in Error.__subclasses__()}  # Forked is not among them: its base has the code
 
 
 def error_class(code: Code) -> type[Error]:
