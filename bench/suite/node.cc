@@ -276,16 +276,15 @@ Status bench_clients(const Options& options) {
 
 // ---- start --------------------------------------------------------------------------------------------------------
 
-Status bench_start(const Options& options) {
-  uint64_t memory = uint64_t{8} << 30;
-  const StatusOr<MemoryRoom> room = memory_room();
-  if (!room.ok()) return room.status();
-  while (memory > room->bytes / 10 * 8) memory /= 2;
-  options.progress("start: a node of " + std::to_string(memory >> 30) + " GiB");
-  std::vector<double> ready, populated;
-  for (int round = 0; round < 3; ++round) {
+namespace {
+
+// When a node of `memory` bytes can be used, when it has all its memory, and when that is in the pages that it will stay in.
+struct Started {
+  std::vector<double> ready, populated, settled, page_tables;
+
+  Status round(uint64_t memory, const std::vector<std::string>& arguments) {
     const double start = seconds_now();
-    StatusOr<std::unique_ptr<ChildNode>> node = ChildNode::start(memory);
+    StatusOr<std::unique_ptr<ChildNode>> node = ChildNode::start(memory, arguments);
     if (!node.ok()) return node.status();
     StatusOr<Client> client = (*node)->connect();
     if (!client.ok()) return client.status();
@@ -295,11 +294,38 @@ Status bench_start(const Options& options) {
     ready.push_back(seconds_now() - start);
     if (Status status = (*node)->wait_populated(*client); !status.ok()) return status;
     populated.push_back(seconds_now() - start);
+    if (Status status = (*node)->wait_settled(*client); !status.ok()) return status;
+    settled.push_back(seconds_now() - start);
+    page_tables.push_back(static_cast<double>(page_table_bytes((*node)->pid())));
+    return ok_status();
   }
-  Line line{.bench = "start", .case_name = std::to_string(memory >> 30) + "GiB", .op = "start"};
-  line.more.emplace_back("ready_s", median(ready));
-  line.more.emplace_back("populated_s", median(populated));
-  options.print(line);
+
+  Line line(const std::string& case_name) const {
+    Line line{.bench = "start", .case_name = case_name, .op = "start"};
+    line.more.emplace_back("ready_s", median(ready));
+    line.more.emplace_back("populated_s", median(populated));
+    line.more.emplace_back("settled_s", median(settled));
+    line.more.emplace_back("page_table_bytes", median(page_tables));
+    return line;
+  }
+};
+
+}  // namespace
+
+Status bench_start(const Options& options) {
+  uint64_t memory = uint64_t{8} << 30;
+  const StatusOr<MemoryRoom> room = memory_room();
+  if (!room.ok()) return room.status();
+  while (memory > room->bytes / 10 * 8) memory /= 2;
+  const std::string size = std::to_string(memory >> 30) + "GiB";
+  options.progress("start: a node of " + size + ", in huge pages and without");
+  Started huge, small;
+  for (int round = 0; round < 3; ++round) {
+    if (Status status = huge.round(memory, {}); !status.ok()) return status;
+    if (Status status = small.round(memory, {"--no-huge-pages"}); !status.ok()) return status;
+  }
+  options.print(huge.line(size));
+  options.print(small.line(size + "-4KiB"));
   return ok_status();
 }
 

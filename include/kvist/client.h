@@ -326,6 +326,8 @@ class Client {
   // Readable while poll() has something to give. Owned by the client; made at the first call. -1 when none can be made.
   int completion_fd();
 
+  // Whether there is a node. Where there is none, and the client has let go of the last one, every call but those on what is
+  // held answers kUnavailable.
   bool connected() const;
   ClientStats stats() const;
 

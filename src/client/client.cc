@@ -102,7 +102,7 @@ int Client::completion_fd() {
   return guarded(run, []() -> int { return -1; });
 }
 
-bool Client::connected() const { return usable(connection_.get()).ok() && connection_->session().ok(); }
+bool Client::connected() const { return usable(connection_.get()).ok() && connection_->connected(); }
 
 ClientStats Client::stats() const {
   if (!usable(connection_.get()).ok()) return {};

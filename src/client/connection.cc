@@ -79,6 +79,11 @@ StatusOr<std::shared_ptr<Session>> Connection::session() const {
                                               : why_not_;
 }
 
+bool Connection::connected() const {
+  const std::lock_guard lock(mutex_);
+  return session_ != nullptr;
+}
+
 Status Connection::adopt(const std::shared_ptr<Session>& session, Deadline deadline) {
   uint64_t bound = 0;
   while (true) {

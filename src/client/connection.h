@@ -39,6 +39,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // kUnavailable, with the reason of the last attempt.
   StatusOr<std::shared_ptr<Session>> session() const;
+  // Whether there is one that reads go to. One whose socket has just broken is that until the keeper has seen it.
+  bool connected() const;
   ReadSide& reads() { return *surroundings_.side; }
   Counters& counters() { return *surroundings_.counters; }
   Submissions& submissions() { return submissions_; }

@@ -178,16 +178,12 @@ bool EmbeddedLink::populate_one(uint32_t extent) {
   return more;
 }
 
-// As far as the kernel has huge pages at hand: the pool goes on meanwhile.
-void EmbeddedLink::gather() {
-  if (!memory_->worth_gathering() || !memory_->gather_tables().ok()) return;
-  for (uint32_t extent = 0; extent < pool_->extents(); ++extent) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (stopping_) return;
-    }
-    if (!memory_->gather_extent(extent).ok()) return;
-  }
+// A part of the pool each time, until all is in huge pages or the kernel has no more of them. Nobody is locked out
+// meanwhile.
+void EmbeddedLink::gather_some() {
+  const bool first = to_gather_ == 0;
+  const bool gathered = (!first || memory_->gather_tables().ok()) && memory_->gather_extent(to_gather_).ok();
+  to_gather_ = gathered ? to_gather_ + 1 : kNothing;
 }
 
 void EmbeddedLink::run() {
@@ -196,7 +192,7 @@ void EmbeddedLink::run() {
     }
   };
   guarded(populate, [] {});
-  guarded([this] { gather(); }, [] {});
+  if (memory_->worth_gathering()) to_gather_ = 0;
   bool stopped = false;
   while (!stopped) {
     stopped = guarded(
@@ -225,6 +221,11 @@ void EmbeddedLink::maintain() {
     changed_.wait_for(lock, kBusyPause, [this] { return stopping_; });
     changed_.wait_for(lock, tick / 2, [this] { return stopping_ || busy_; });
     busy_ = false;
+    if (to_gather_ < pool_->extents() && !stopping_) {
+      lock.unlock();
+      gather_some();
+      lock.lock();
+    }
   }
 }
 

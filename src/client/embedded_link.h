@@ -79,7 +79,7 @@ class EmbeddedLink final : public Link {
   void maintain();
   void changed_locked();
   bool populate_one(uint32_t extent);
-  void gather();
+  void gather_some();
   std::vector<Grant> grant_locked(uint32_t length, uint32_t count, GrantStop* stop);
   uint64_t now_ms() const;
 
@@ -93,7 +93,9 @@ class EmbeddedLink final : public Link {
   const std::unique_ptr<Pool> pool_;  // under mutex_
   const std::unique_ptr<PinTable, EmbeddedPool::FreePins> pins_;
   std::condition_variable changed_;
-  bool busy_ = false;  // something was asked of the pool since the last maintenance
+  static constexpr uint32_t kNothing = ~uint32_t{0};
+  uint32_t to_gather_ = kNothing;  // the next extent; of the maintenance thread
+  bool busy_ = false;              // something was asked of the pool since the last maintenance
   bool stopping_ = false;
   std::thread maintenance_;
 };

@@ -115,15 +115,17 @@ void Domain::expect_gathering() {
   pages_ = "2 MiB where the kernel has them";
 }
 
-void Domain::set_gathered(uint64_t bytes, const Status& why) {
+void Domain::set_gathered(uint64_t bytes, const Status& arena, const Status& tables) {
   gathering_ = false;
   const uint64_t all = memory_->arena_bytes();
-  if (bytes == 0) {
-    pages_ = "4 KiB (" + why.to_string() + ")";
+  if (bytes == all) {
+    pages_ = "2 MiB";
+  } else if (bytes == 0) {
+    pages_ = "4 KiB (" + arena.to_string() + ")";
   } else {
-    pages_ = bytes == all ? "2 MiB"
-                          : "2 MiB for " + format_size(bytes) + " of " + format_size(all) + " (" + why.to_string() + ")";
+    pages_ = "2 MiB for " + format_size(bytes) + " of " + format_size(all) + " (" + arena.to_string() + ")";
   }
+  if (!tables.ok()) pages_ += "; 4 KiB for tables (" + tables.to_string() + ")";
 }
 
 bool Domain::accepts(std::string_view token) const { return token_.empty() || same_token(token, token_); }

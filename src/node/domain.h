@@ -49,9 +49,10 @@ class Domain {
   // Which pages the arena has, and if those are not huge ones, why: "2 MiB", "4 KiB (huge pages are off)",
   // "2 MiB for 3GiB of 4GiB (gathering ...: Resource temporarily unavailable)".
   const std::string& pages() const { return pages_; }
-  // Small pages are gathered into huge ones from now on, and until set_gathered() says how many, and why not all.
+  // Small pages are gathered into huge ones from now on, and until set_gathered() says how many bytes of the arena are, and
+  // why not all of it and of the tables.
   void expect_gathering();
-  void set_gathered(uint64_t bytes, const Status& why);
+  void set_gathered(uint64_t bytes, const Status& arena, const Status& tables);
   bool gathering() const { return gathering_; }
 
   // ---- written by the loop ----

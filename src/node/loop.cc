@@ -187,9 +187,9 @@ void Node::Loop::extent_reported(size_t at, uint32_t extent, const Status& statu
   note_readiness();
 }
 
-void Node::Loop::gathered(size_t at, uint64_t bytes, const Status& why) {
+void Node::Loop::gathered(size_t at, const Populator::Gathered& what) {
   Domain& domain = *domains_[at];
-  domain.set_gathered(bytes, why);
+  domain.set_gathered(what.arena_bytes, what.arena, what.tables);
   log_.info("huge pages gathered", {{"domain", domain.name()},
                                     {"pages", domain.pages()},
                                     {"seconds", static_cast<double>(clock_.now_ns() - started_ns_) / 1e9}});

@@ -64,7 +64,7 @@ class Node::Loop {
   void read_clock();
 
   void extent_reported(size_t domain, uint32_t extent, const Status& status);
-  void gathered(size_t domain, uint64_t bytes, const Status& why);
+  void gathered(size_t domain, const Populator::Gathered& what);
   void note_readiness();
   std::string report(Report what, const Domain* only);
   StatusOr<std::string> report_from_outside(Report what);

@@ -155,8 +155,8 @@ void Node::Loop::start_populator() {
   reports.extent = [this](size_t domain, uint32_t extent, const Status& status) {
     mailbox_.post([this, domain, extent, status] { extent_reported(domain, extent, status); });
   };
-  reports.gathered = [this](size_t domain, uint64_t bytes, const Status& why) {
-    mailbox_.post([this, domain, bytes, why] { gathered(domain, bytes, why); });
+  reports.gathered = [this](size_t domain, const Populator::Gathered& what) {
+    mailbox_.post([this, domain, what] { gathered(domain, what); });
   };
   populator_ = std::make_unique<Populator>(std::move(pools), std::move(reports));
 }

@@ -82,20 +82,22 @@ Status Populator::populate(size_t at, uint32_t extent) {
 void Populator::gather_all(size_t at) {
   const Pool& pool = pools_[at];
   Progress& progress = progress_[at];
-  Status why = pool.memory->gather_tables();
+  Gathered done;
+  done.tables = pool.memory->gather_tables();
   uint32_t refusals = 0;
   for (uint32_t extent = 0; extent < progress.populated; ++extent) {
     if (progress.gathered[extent]) continue;
-    if (refusals == kMostRefusals || why.code() == StatusCode::kUnimplemented) break;
+    if (refusals == kMostRefusals || done.arena.code() == StatusCode::kUnimplemented) break;
     const Clock::time_point begin = Clock::now();
     const Status status = gather(at, extent);
     progress.gathered[extent] = status.ok();
     refusals = status.ok() ? 0 : refusals + 1;
-    if (!status.ok()) why = status;
+    if (!status.ok()) done.arena = status;
     if (stopped_within(Clock::now() - begin)) return;
   }
   const auto extents = static_cast<uint64_t>(std::count(progress.gathered.begin(), progress.gathered.end(), true));
-  if (reports_.gathered) reports_.gathered(at, extents * pool.extent_bytes, why);
+  done.arena_bytes = extents * pool.extent_bytes;
+  if (reports_.gathered) reports_.gathered(at, done);
 }
 
 Status Populator::gather(size_t at, uint32_t extent) {

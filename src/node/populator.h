@@ -37,11 +37,15 @@ class Populator {
     uint64_t extent_bytes = 0;
     bool gather = false;  // whether to want huge pages
   };
+  struct Gathered {
+    uint64_t arena_bytes = 0;  // in huge pages
+    Status arena, tables;      // why not all
+  };
   struct Reports {
     // Extent `extent` of pools[pool] has its memory; or it has not, and then no more of this pool will come.
     std::function<void(size_t pool, uint32_t extent, const Status& status)> extent;
-    // The end, for each pool that wants huge pages: how much of its arena is in them, and if not all, why.
-    std::function<void(size_t pool, uint64_t gathered_bytes, const Status& why)> gathered = {};
+    // The end, for each pool that wants huge pages. May be empty.
+    std::function<void(size_t pool, const Gathered& gathered)> gathered = {};
   };
 
   // Left for everybody else: an extent is allocated only if more than this remains.

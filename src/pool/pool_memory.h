@@ -45,7 +45,8 @@ class PoolMemory {
   Status gather_tables();
   // Whether that is worth its time: a smaller pool gains little, and most are of tests.
   bool worth_gathering() const {
-    return config_.with_arena && config_.pages == Pages::kNormal && config_.arena_bytes >= kWorthGathering;
+    return config_.with_arena && config_.pages == Pages::kNormal && config_.arena_bytes >= kWorthGathering &&
+           config_.extent_bytes % kHugePageBytes == 0;
   }
   static constexpr uint64_t kWorthGathering = uint64_t{128} << 20;
 

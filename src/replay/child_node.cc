@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +23,22 @@ namespace kvist::replay {
 namespace {
 
 void nap() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
+
+// `kvist stat --json`; an empty object when there is none.
+nlohmann::json report_of(Client& client) {
+  const StatusOr<std::string> text = client.report(Client::Report::kNode);
+  nlohmann::json report = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  return report.is_object() ? report : nlohmann::json::object();
+}
+
+// One line of /proc/PID/status that is in kB; 0 when it is not there.
+uint64_t status_bytes(pid_t pid, const std::string& key) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(key + ":", 0) == 0) return std::strtoull(line.c_str() + key.size() + 1, nullptr, 10) * 1024;
+  }
+  return 0;
+}
 
 }  // namespace
 
@@ -98,11 +115,9 @@ StatusOr<Client> ChildNode::connect(Verify verify) const {
 }
 
 uint64_t ChildNode::stat(Client& client, const std::string& key) const {
-  const StatusOr<std::string> text = client.report(Client::Report::kNode);
-  if (!text.ok()) return 0;
-  const auto json = nlohmann::json::parse(*text, nullptr, false);
-  const auto found = json.find(key);
-  return json.is_object() && found != json.end() && found->is_number() ? found->get<uint64_t>() : 0;
+  const nlohmann::json report = report_of(client);
+  const auto found = report.find(key);
+  return found != report.end() && found->is_number() ? found->get<uint64_t>() : 0;
 }
 
 Status ChildNode::wait_populated(Client& client) const {
@@ -114,34 +129,24 @@ Status ChildNode::wait_populated(Client& client) const {
   return ok_status();
 }
 
-bool ChildNode::gathering(Client& client) const {
-  const StatusOr<std::string> text = client.report(Client::Report::kNode);
-  if (!text.ok()) return false;
-  const auto json = nlohmann::json::parse(*text, nullptr, false);
-  const auto pools = json.is_object() ? json.find("pools") : json.end();
-  if (pools == json.end() || !pools->is_array()) return false;
-  return std::any_of(pools->begin(), pools->end(), [](const auto& pool) { return pool.value("gathering", false); });
-}
-
 Status ChildNode::wait_settled(Client& client) const {
   if (Status status = wait_populated(client); !status.ok()) return status;
   const Deadline deadline = within(std::chrono::seconds(120));
-  while (gathering(client)) {
+  const auto gathering = [](const nlohmann::json& pool) { return pool.value("gathering", false); };
+  const auto any_gathering = [&] {
+    const nlohmann::json report = report_of(client);
+    const auto pools = report.find("pools");
+    return pools != report.end() && std::any_of(pools->begin(), pools->end(), gathering);
+  };
+  while (any_gathering()) {
     if (deadline.passed()) return deadline_exceeded("the node's pages were not gathered into huge ones within 120 s");
     nap();
   }
   return ok_status();
 }
 
-uint64_t private_bytes(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
-  uint64_t kib = 0;
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("RssAnon:", 0) == 0 || line.rfind("VmPTE:", 0) == 0)
-      kib += std::strtoull(line.c_str() + line.find(':') + 1, nullptr, 10);
-  }
-  return kib * 1024;
-}
+uint64_t page_table_bytes(pid_t pid) { return status_bytes(pid, "VmPTE"); }
+uint64_t private_bytes(pid_t pid) { return status_bytes(pid, "RssAnon") + page_table_bytes(pid); }
 
 uint64_t table_bytes(pid_t node) {
   const std::string folder = "/proc/" + std::to_string(node) + "/fd";

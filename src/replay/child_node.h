@@ -33,7 +33,6 @@ class ChildNode {
 
  private:
   ChildNode() = default;
-  bool gathering(Client& client) const;
   pid_t pid_ = -1;
   std::string folder_, socket_;
 };
@@ -41,6 +40,7 @@ class ChildNode {
 // Bytes that `pid` holds: private memory and page tables; and of the memfds that it has open, but its arenas, what is
 // allocated. Counted once for each memfd, whoever else maps it.
 uint64_t private_bytes(pid_t pid);
+uint64_t page_table_bytes(pid_t pid);
 uint64_t table_bytes(pid_t node);
 
 // This program's file, for starting it again with another verb.

@@ -48,7 +48,7 @@ struct Reported {
   std::mutex mutex;
   std::vector<std::pair<size_t, uint32_t>> good;
   std::vector<std::pair<size_t, Status>> bad;
-  std::vector<std::pair<uint64_t, Status>> gathered;
+  std::vector<Populator::Gathered> gathered;
 
   Populator::Reports sink() {
     Populator::Reports reports;
@@ -60,9 +60,9 @@ struct Reported {
         bad.emplace_back(pool, status);
       }
     };
-    reports.gathered = [this](size_t, uint64_t bytes, const Status& why) {
+    reports.gathered = [this](size_t, const Populator::Gathered& what) {
       const std::lock_guard lock(mutex);
-      gathered.emplace_back(bytes, why);
+      gathered.push_back(what);
     };
     return reports;
   }
@@ -162,12 +162,8 @@ TEST(Populator, GathersHugePagesAndSaysHowMany) {
   }
   EXPECT_EQ(reported.good.size(), pool.extents);
   EXPECT_TRUE(reported.bad.empty());
-  const auto& [bytes, why] = reported.gathered.front();
-  if (why.ok()) {
-    EXPECT_EQ(bytes, memory->arena_bytes());
-  } else {
-    EXPECT_LT(bytes, memory->arena_bytes());
-  }
+  const Populator::Gathered& all = reported.gathered.front();
+  EXPECT_EQ(all.arena.ok(), all.arena_bytes == memory->arena_bytes()) << all.arena.to_string();
 }
 
 // An extent waits for huge pages only while there is room; without room all that is missing is gathering.
@@ -188,8 +184,8 @@ TEST(Populator, GathersNothingWhereMemoryIsShort) {
     }));
   }
   EXPECT_EQ(reported.good.size(), pool.extents);
-  const auto& [bytes, why] = reported.gathered.front();
-  EXPECT_EQ(why.ok(), bytes == memory->arena_bytes()) << why.to_string();
+  const Populator::Gathered& all = reported.gathered.front();
+  EXPECT_EQ(all.arena.ok(), all.arena_bytes == memory->arena_bytes()) << all.arena.to_string();
 }
 
 TEST(Populator, EndsAtOnceWhenItIsDestroyed) {
