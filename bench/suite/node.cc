@@ -296,7 +296,7 @@ struct Started {
     populated.push_back(seconds_now() - start);
     if (Status status = (*node)->wait_settled(*client); !status.ok()) return status;
     settled.push_back(seconds_now() - start);
-    page_tables.push_back(static_cast<double>(page_table_bytes((*node)->pid())));
+    page_tables.push_back(static_cast<double>(replay::page_table_bytes((*node)->pid())));
     return ok_status();
   }
 
