@@ -114,6 +114,8 @@ void prefix_error(const char* what, size_t index) {
   Ref old_value(value);
   Ref text(old_value ? PyObject_Str(old_value.get()) : nullptr);
   if (!text) PyErr_Clear();
+  // A UnicodeError cannot be made of a text alone. It is a ValueError, too.
+  if (PyErr_GivenExceptionMatches(type, PyExc_UnicodeError) != 0) type = PyExc_ValueError;
   PyErr_Format(type, "%s %zu: %V", what, index, text.get(), "bad argument");
 }
 

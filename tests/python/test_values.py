@@ -57,6 +57,8 @@ def test_keys_may_be_bytes_text_buffers_or_packed(space):
         space.digests(b"abcde", width=2)
     with pytest.raises(TypeError, match="key 1"):
         space.digests([b"a", 7])
+    with pytest.raises(ValueError, match="key 1: .*surrogates not allowed"):
+        space.digests(["a", "\ud800"])
 
 
 def test_a_bad_key_fails_alone(space):
