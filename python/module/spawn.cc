@@ -18,11 +18,25 @@ namespace kvist::python {
 
 namespace {
 
+// What a new program begins with anyway. Once signals are let in again, none may find a handler of this process, which would
+// run in its memory.
+void forget_handlers() {
+  for (int number = 1; number < NSIG; ++number) {
+    struct sigaction action {};
+    if (::sigaction(number, nullptr, &action) != 0 || action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) continue;
+    action = {};
+    action.sa_handler = SIG_DFL;
+    ::sigaction(number, &action, nullptr);
+  }
+}
+
 // Runs in the child, in the parent's memory (vfork): only calls that touch nothing but the kernel.
 [[noreturn]] void become(const char* program, char* const* arguments, char* const* environment, int out, int err,
                          pid_t parent, const sigset_t* mask, volatile int* failure) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   ::setpgid(0, 0);  // a Ctrl-C in the terminal interrupts the Python program; it decides what becomes of the child
+  forget_handlers();
+  errno = 0;
   if (::getppid() == parent && ::dup2(out, STDOUT_FILENO) >= 0 && ::dup2(err, STDERR_FILENO) >= 0) {
     ::sigprocmask(SIG_SETMASK, mask, nullptr);
     ::execve(program, arguments, environment);
@@ -59,7 +73,7 @@ PyObject* spawn(PyObject*, PyObject* arguments) {
     if (!read_strings(argv, &words) || !read_strings(environment, &variables)) return nullptr;
     if (words.empty()) return PyErr_Format(PyExc_ValueError, "no program");
     const std::vector<char*> word_pointers = pointers(words), variable_pointers = pointers(variables);
-    // No handler of this process may run in the child while it has this process' memory.
+    // No handler of this process may run in the child while it has this process' memory: see forget_handlers().
     sigset_t all, before;
     sigfillset(&all);
     volatile int failure = 0;
