@@ -98,7 +98,8 @@ class Node:
         return made
 
     def close(self, timeout: float = 10.0) -> int | None:
-        """Ends the node: SIGTERM, and SIGKILL after `timeout` seconds. Returns its exit code. May be called again.
+        """Ends the node: SIGTERM, and SIGKILL after `timeout` seconds. Returns its exit code, or None where it has not ended
+        as long after that. May be called again.
 
         Clients go on reading what they have pinned; everything else of theirs raises Unavailable."""
         self._finalizer.detach()
@@ -173,7 +174,8 @@ class _Process:
             self._signal(signal.SIGTERM)
             if not self._ended.wait(timeout):
                 self._signal(signal.SIGKILL)
-                self._ended.wait()
+                if not self._ended.wait(timeout):
+                    return None  # the kernel does not let go of it
         self._remove_folder()
         return self.returncode
 

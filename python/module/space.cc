@@ -264,7 +264,8 @@ PyObject* submit_get(PyObject* self, PyObject* const* given_values, Py_ssize_t c
                                        part, deadline);
     }
     if (!ticket.ok()) return raise(call.state(), ticket.status());
-    return note_submitted(call.live(), made.get(), *ticket) ? made.release() : nullptr;
+    note_submitted(call.live(), made.get(), *ticket);
+    return made.release();
   });
 }
 

@@ -104,7 +104,8 @@ PyObject* space_submit_put(PyObject* self, PyObject* const* given_values, Py_ssi
           call.space().submit_put(value.chain.chain(), sources.blocks(), codes_of(value.results.get()), options, deadline);
     }
     if (!ticket.ok()) return raise(call.state(), ticket.status());
-    return note_submitted(call.live(), made.get(), *ticket) ? made.release() : nullptr;
+    note_submitted(call.live(), made.get(), *ticket);
+    return made.release();
   });
 }
 

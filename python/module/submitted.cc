@@ -6,15 +6,20 @@ SubmittedValue& submitted_in(PyObject* object) { return Object<SubmittedValue>::
 
 PyObject* make_submitted(State* state) { return make<SubmittedValue>(state->submitted); }
 
-bool note_submitted(Live& live, PyObject* call, uint64_t ticket) {
+void note_submitted(Live& live, PyObject* call, uint64_t ticket) {
   SubmittedValue& value = submitted_in(call);
   value.ticket = ticket;
   if (live.early.erase(ticket) > 0) {
     value.done = true;
-    return true;
+    return;
   }
-  live.submitted.emplace(ticket, Ref::borrowed(call));
-  return true;
+  try {
+    live.submitted.emplace(ticket, Ref::borrowed(call));
+  } catch (...) {
+    // The library may be writing into the call's buffers, and nobody will hear when it has finished: they stay for ever.
+    Py_INCREF(call);
+    throw;
+  }
 }
 
 Ref finish_submitted(Live& live, const Completion& completion) {
