@@ -40,9 +40,9 @@ def stripped(file: pathlib.Path) -> bytes:
 def contents(build: pathlib.Path, info: str, tag: str) -> dict[str, bytes]:
     package = build / "python" / "kvist"
     files: dict[str, bytes] = {}
-    for file in sorted(package.iterdir()):
+    for file in sorted(package.rglob("*")):
         if file.suffix in (".py", ".pyi") or file.name == "py.typed":
-            files[f"kvist/{file.name}"] = file.read_bytes()
+            files[f"kvist/{file.relative_to(package)}"] = file.read_bytes()
     for name in ("_kvist.abi3.so", "bin/kvist"):
         files[f"kvist/{name}"] = stripped((package / name).resolve(strict=True))
     files[f"{info}/METADATA"] = metadata().encode()
