@@ -1,5 +1,5 @@
 # Kvist: what a person types. Each target is one step that can be repeated, asks nothing, and needs the network only to
-# install Debian packages that are missing. The work is done by CMake (CMakePresets.json) and the scripts in tools/.
+# install what is missing: Debian packages, and Python ones in environments below build/. The work is done by CMake (CMakePresets.json) and the scripts in tools/.
 #
 #   make run            make test            make build JOBS=4            make install PREFIX=/opt/kvist
 SHELL := /bin/bash
@@ -14,11 +14,14 @@ TEST_JOBS ?= 2
 TRACE ?=
 # `make fuzz SECONDS_EACH=60`: how long each fuzz target runs.
 SECONDS_EACH ?= 60
+# `make test-engines ENGINE=vllm WHICH=all`: which engine, and fast, slow or all tests. `make run ENGINE=1`: the engine demonstration.
+ENGINE ?=
+WHICH ?= fast
 PREFIX ?= /usr/local
 DESTDIR ?=
-export JOBS TEST_JOBS TRACE SECONDS_EACH PREFIX DESTDIR
+export JOBS TEST_JOBS TRACE SECONDS_EACH ENGINE WHICH PREFIX DESTDIR
 
-.PHONY: help run test build test-all bench bench-peers bench-python mutate fuzz docs format lint install wheel clean
+.PHONY: help run test build test-all test-engines bench bench-peers bench-python mutate fuzz docs format lint install wheel clean
 
 help: ## Show this list
 	@echo "Kvist: one pool of KV-cache blocks for the LLM engines of a host."
@@ -26,6 +29,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "Variables: JOBS=$(JOBS) TEST_JOBS=$(TEST_JOBS) TRACE=FILE (run) SECONDS_EACH=$(SECONDS_EACH) (fuzz)"
+	@echo "           ENGINE=NAME WHICH=$(WHICH) (test-engines: fast, slow or all)"
 	@echo "           PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) (install)"
 
 run: build ## Build, start a node, replay an agent workload through it and compare every byte (TRACE=FILE: a public trace)
@@ -43,6 +47,11 @@ build: ## Build the command: leaves build/kvist
 test-all: ## Run every test, slow ones too, then all again under ASan+UBSan and under TSan
 	@tools/bootstrap.sh build extension
 	@for preset in release asan tsan; do tools/build.sh $$preset; tools/test.sh $$preset all; done
+
+test-engines: ## Run the doors' tests on real engines (ENGINE=vllm, sglang, lmcache or mooncake; default all), in environments of their own
+	@tools/bootstrap.sh build extension
+	@tools/build.sh release kvist kvist_python
+	@tools/engine_tests.sh build $(ENGINE)
 
 bench: build ## Measure this machine: `kvist bench all`, each figure beside its ceiling
 	@build/kvist bench all
