@@ -22,6 +22,13 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXECUTABLE = {"kvist/bin/kvist"}
+# vLLM calls the second in each of its processes: the connector is then known by its name, as MultiConnector needs it.
+ENTRY_POINTS = b"""[console_scripts]
+kvist = kvist.__main__:main
+
+[vllm.general_plugins]
+kvist = kvist.vllm:register
+"""
 
 
 def version() -> str:
@@ -47,7 +54,7 @@ def contents(build: pathlib.Path, info: str, tag: str) -> dict[str, bytes]:
         files[f"kvist/{name}"] = stripped((package / name).resolve(strict=True))
     files[f"{info}/METADATA"] = metadata().encode()
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: kvist\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
-    files[f"{info}/entry_points.txt"] = b"[console_scripts]\nkvist = kvist.__main__:main\n"
+    files[f"{info}/entry_points.txt"] = ENTRY_POINTS
     files[f"{info}/licenses/LICENSE"] = (ROOT / "LICENSE").read_bytes()
     return files
 

@@ -1,0 +1,397 @@
+"""The workers' side of the connector: blocks from the pool into the engine's KV tensors, and back.
+
+Every call here is one of the model runner's, between or within two steps. A copy is one call into the extension, without the
+GIL, for all blocks of a request and a group. Stores hand over the bytes and do not wait for the node's answer; where the node
+cannot keep up, they are dropped, and after a slow one the next steps do not try for a while.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import kvist
+from kvist.vllm import layout
+from kvist.vllm.names import Names
+from kvist.vllm.plan import Plan
+from kvist.vllm.settings import Settings
+from kvist.vllm.stats import Counters
+from kvist.vllm.step import Done, Load, Name, Save, Step
+
+_GRACE = 5.0  # seconds behind its deadline after which a load is given up by us
+_SHORTEST, _LONGEST = 0.5, 8.0  # pauses after a slow store
+
+
+class HostPages:
+    """KV tensors in host memory: the pool copies from and into them itself."""
+
+    def __init__(self, columns: list[kvist.Pages | None]) -> None:
+        self._columns = columns
+
+    def column(self, number: int) -> kvist.Pages | None:
+        return self._columns[number]
+
+
+class _Put:
+    """A store under way."""
+
+    __slots__ = ("call", "nbytes", "number", "positions", "space")
+
+    def __init__(self, space: kvist.Space, call: kvist.Submitted, number: int, positions: int, nbytes: int) -> None:
+        self.space, self.call, self.number, self.positions, self.nbytes = space, call, number, positions, nbytes
+
+
+class _Get:
+    """One asynchronous load of a request."""
+
+    __slots__ = ("bad", "began", "calls", "request", "until")
+
+    def __init__(self, request: str, until: float) -> None:
+        self.request, self.until = request, until
+        self.began = time.monotonic()
+        self.calls: dict[int, tuple[kvist.Submitted, list[int], int, kvist.Space]] = {}  # by id: call, blocks, bytes of one
+        self.bad: set[int] = set()
+
+
+class Pause:
+    """After a slow or failed store none is tried for a while, longer each time in a row."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._length = 0.0
+
+    def over(self, now: float) -> bool:
+        return now >= self._until
+
+    def begin(self, now: float) -> None:
+        if now >= self._until:
+            self._length = min(max(self._length * 2, _SHORTEST), _LONGEST)
+            self._until = now + self._length
+
+    def end(self) -> None:
+        self._length = 0.0
+
+
+class Worker:
+    """One rank's. rank: of all workers; alone: the engine has one KV group, so that it can be told of single blocks."""
+
+    def __init__(self, plan: Plan, settings: Settings, names: Names, *, rank: int, alone: bool, counters: Counters) -> None:
+        self.plan, self.settings, self.names, self.counters = plan, settings, names, counters
+        self._alone = alone
+        self._writes = plan.writes(rank)
+        self._parts = [plan.part(number, rank) for number in range(len(plan.columns))]
+        self._pages: Any = None
+        self._client: kvist.Client | None = None
+        self._puts: dict[int, _Put] = {}
+        self._gets: dict[str, _Get] = {}
+        self._finished: list[_Get] = []
+        self._lost: list[_Get] = []  # given up; the extension may still hold their memory
+        self._errors: set[int] = set()
+        self._reports = 0  # of bad blocks, to the scheduler
+        self._poisoned = 0  # nothing is stored until the scheduler has acted on this report
+        self._pause = Pause()
+        self._step = 0  # with work, not told of yet
+        self._done: dict[int, tuple[int, int]] = {}  # answers to saves: workers and positions
+        self._open: dict[int, tuple[int, int]] = {}  # saves of several calls: how many are left, positions
+
+    # ---- KV tensors -----------------------------------------------------------------------------------------------
+
+    def register(self, kv_caches: Mapping[str, Any], kv_cache_config: Any) -> None:
+        """The engine's KV tensors. layout.UnknownLayout: they are of no kind that is known here."""
+        placed = {
+            layer: tensor for tensor in kv_cache_config.kv_cache_tensors for layer in getattr(tensor, "layers", ())
+        }
+        made: dict[int, kvist.Pages | None] = {}
+        arrays: dict[int, list[Any]] = {}
+        for column in self.plan.columns:
+            group = column.group
+            if group.index not in arrays:
+                spec = kv_cache_config.kv_cache_groups[group.index]
+                arrays[group.index] = layout.arrays_of(kv_caches, spec, kv_cache_config.num_blocks, placed)
+                have = sum(array.shape[1] for array in arrays[group.index])
+                if group.page_bytes and have != group.page_bytes:
+                    raise layout.UnknownLayout(
+                        f"a block of KV group {group.index} has {have} bytes, and the engine's configuration says "
+                        f"{group.page_bytes}"
+                    )
+        devices = {array.device.type for group in arrays.values() for array in group}
+        if devices <= {"cpu"}:
+            for index, group_arrays in arrays.items():
+                made[index] = kvist.Pages(group_arrays) if group_arrays else None
+            self._pages = HostPages([made[column.group.index] for column in self.plan.columns])
+        elif devices == {"cuda"}:
+            from kvist.vllm.worker_cuda import CudaPages
+
+            self._pages = CudaPages([arrays[column.group.index] for column in self.plan.columns])
+        else:
+            raise layout.UnknownLayout(f"KV tensors on {', '.join(sorted(devices))}")
+
+    # ---- loads ----------------------------------------------------------------------------------------------------
+
+    def load(self, step: Step) -> None:
+        """Fills the blocks that this step needs, and begins to fill those of later ones."""
+        self._step = step.number
+        for load in step.before:
+            self._load_now(step.name, load)
+        for load in step.between:
+            self._load_later(step.name, load)
+
+    def _load_now(self, name: Name, load: Load) -> None:
+        began = time.monotonic()
+        bad: set[int] = set()
+        space = self._space(name)
+        for number, start, ids in load.runs:
+            bad |= self._fill(space, load, number, start, ids)
+        self.counters.time("load_seconds", time.monotonic() - began)
+        if bad:
+            self.counters.add("failed_loads")
+            self._errors |= bad
+            self._poisoned = self._reports + 1  # the report that these blocks will be in
+
+    def _fill(self, space: kvist.Space | None, load: Load, number: int, start: int, ids: list[int]) -> set[int]:
+        """Copies one run; the blocks that are not right afterwards."""
+        pages = self._pages.column(number)
+        if pages is None:
+            return set()
+        if space is None:
+            return set(ids)
+        chain = load.chain if start == 0 and len(ids) == len(load.chain) else load.chain[start : start + len(ids)]
+        try:
+            results = space.get(chain, pages[ids], part=self._parts[number], timeout=self.settings.deadline)
+        except kvist.Error as error:
+            self.names.failed(error)
+            return set(ids)
+        self._loaded(results.done, pages.page_bytes)
+        return self._bad(space, results, ids)
+
+    def _bad(self, space: kvist.Space, results: kvist.Results, ids: list[int]) -> set[int]:
+        if results.ok:
+            return set()
+        self._check(space, results)
+        missing = results.count(kvist.Code.NOT_FOUND)
+        if missing:
+            self._count("not_found", missing)
+        return {block for block, code in zip(ids, results) if code != kvist.Code.OK}
+
+    def _load_later(self, name: Name, load: Load) -> None:
+        get = _Get(load.request, time.monotonic() + self.settings.deadline + _GRACE)
+        self._gets[load.request] = get
+        space = self._space(name)
+        for number, start, ids in load.runs:
+            pages = self._pages.column(number)
+            if pages is None:
+                continue
+            if space is None:
+                get.bad.update(ids)
+                continue
+            try:
+                call = space.submit_get(
+                    load.chain[start : start + len(ids)], pages[ids], part=self._parts[number], timeout=self.settings.deadline
+                )
+            except kvist.Error as error:
+                self.names.failed(error)
+                get.bad.update(ids)
+                continue
+            get.calls[id(call)] = (call, ids, pages.page_bytes, space)
+            if call.done:
+                self._got(get, call)
+
+    def _got(self, get: _Get, call: kvist.Submitted) -> None:
+        _, ids, nbytes, space = get.calls.pop(id(call))
+        self._loaded(call.results.done, nbytes)
+        get.bad |= self._bad(space, call.results, ids)
+
+    def _loaded(self, blocks: int, nbytes: int) -> None:
+        if blocks:
+            self.counters.add("loaded_blocks", blocks)
+            self.counters.add("loaded_bytes", blocks * nbytes)
+
+    def finished(self) -> tuple[set[str], set[str]]:
+        """Asynchronous loads that are over, each told once, and which of them failed without saying which blocks."""
+        done: set[str] = set()
+        failed: set[str] = set()
+        if not self._gets and not self._puts:
+            return done, failed
+        self._poll()
+        now = time.monotonic()
+        for request, get in list(self._gets.items()):
+            if get.calls:
+                if now < get.until:
+                    continue
+                self._lost.append(get)
+                for _, ids, _, _ in get.calls.values():
+                    get.bad.update(ids)
+                self._count("deadline_exceeded")
+            del self._gets[request]
+            done.add(request)
+            self.counters.time("load_seconds", now - get.began)
+            if get.bad:
+                self.counters.add("failed_loads")
+                if self._alone:
+                    self._errors |= get.bad
+                else:
+                    failed.add(request)
+        return done, failed
+
+    def errors(self) -> set[int]:
+        """Blocks that could not be filled, each told once."""
+        errors, self._errors = self._errors, set()
+        if errors:
+            self._reports += 1
+        return errors
+
+    # ---- stores ---------------------------------------------------------------------------------------------------
+
+    def save(self, step: Step) -> None:
+        """Hands the full blocks of this step over."""
+        if not self._writes or self._pages is None:
+            for save in step.saves:
+                self._answer(save.number, len(save.chain))
+            return
+        if self._poisoned > step.acked:
+            self._drop(step.saves, "failed_load")  # what the step computed may rest on blocks that never came
+            return
+        began = time.monotonic()
+        if not self._pause.over(began):
+            self._drop(step.saves, "pause")
+            return
+        space = self._space(step.name)
+        if space is None:
+            self._drop(step.saves, "unavailable")
+            return
+        for i, save in enumerate(step.saves):
+            if not self._save(space, save, began):
+                self._drop(step.saves[i + 1 :], "pause")
+                break
+        self.counters.time("save_seconds", time.monotonic() - began)
+
+    def _save(self, space: kvist.Space, save: Save, began: float) -> bool:
+        """False: the node does not keep up, and the step should not try another one."""
+        left = self.settings.save_deadline - (time.monotonic() - began)
+        if len(self._puts) >= self.settings.max_saves:
+            self._poll()
+        if left <= 0 or len(self._puts) + len(save.runs) > self.settings.max_saves:
+            self._drop([save], "too_many" if left > 0 else "too_slow")
+            return left > 0
+        if save.number:
+            self._open[save.number] = (len(save.runs), len(save.chain))
+        for number, start, ids in save.runs:
+            try:
+                call = self._put(space, save.chain[start : start + len(ids)], number, ids, left)
+            except kvist.Error as error:
+                self.names.failed(error)
+                self._drop([Save(save.chain, [(number, start, ids)])], error.code.name.lower())
+                self._answer(save.number, 0)
+                if isinstance(error, kvist.FailedPrecondition):
+                    return False  # another namespace: it is opened by the next steps
+                self._pause.begin(time.monotonic())
+                return False
+            pages = self._pages.column(number)
+            put = _Put(space, call, save.number, start + len(ids), pages.page_bytes if pages is not None else 1)
+            if call.done:
+                self._stored(put)
+            else:
+                self._puts[id(call)] = put
+        return True
+
+    def _put(
+        self, space: kvist.Space, chain: kvist.Digests, number: int, ids: list[int], timeout: float
+    ) -> kvist.Submitted:
+        pages = self._pages.column(number)
+        # A stage without layers of this group says so with one byte: a position counts only with all its parts.
+        source = pages[ids] if pages is not None else [b"\0"] * len(ids)
+        return space.submit_put(chain, source, part=self._parts[number], timeout=timeout)
+
+    def _stored(self, put: _Put) -> None:
+        results = put.call.results
+        there = results.count(kvist.Code.ALREADY_EXISTS)
+        if results.done:
+            self.counters.add("saved_blocks", results.done)
+            self.counters.add("saved_bytes", results.done * put.nbytes)
+        if there:
+            self.counters.add("present_blocks", there)
+        missing = len(results) - results.done - there
+        if missing:
+            self._check(put.space, results)
+            self.counters.because("dropped_blocks", "refused", missing)
+            if results.count(kvist.Code.DEADLINE_EXCEEDED) or results.count(kvist.Code.UNAVAILABLE):
+                self._pause.begin(time.monotonic())
+        else:
+            self._pause.end()
+        if put.number:
+            stop = next((i for i, code in enumerate(results) if code not in (0, kvist.Code.ALREADY_EXISTS)), len(results))
+            self._answer(put.number, put.positions - len(results) + stop if stop < len(results) else put.positions)
+
+    def _answer(self, number: int, positions: int) -> None:
+        """One call of a save ended with so many positions stored."""
+        if not number:
+            return
+        left, least = self._open.pop(number, (1, positions))
+        least = min(least, positions)
+        if left > 1:
+            self._open[number] = (left - 1, least)
+        else:
+            self._done[number] = (1, least)
+
+    def _drop(self, saves: list[Save], reason: str) -> None:
+        for save in saves:
+            self.counters.because("dropped_blocks", reason, sum(len(ids) for _, _, ids in save.runs))
+            if save.number:
+                self._open.pop(save.number, None)
+                self._done[save.number] = (1, 0)
+
+    def answers(self) -> Done | None:
+        """That this step had work and is over, and how saves ended that the scheduler wants to know of."""
+        if not self._done and not self._step:
+            return None
+        done, self._done = Done(self._step, self._done), {}
+        self._step = 0
+        return done
+
+    # ---- shared ---------------------------------------------------------------------------------------------------
+
+    def _space(self, name: Name) -> kvist.Space | None:
+        return self.names.use(name).space()
+
+    def _poll(self) -> None:
+        link = self.names.link
+        client = link.client if link is not None else None
+        if client is not self._client:  # calls of the one before come out of nowhere any more
+            self._client = client
+            self._puts.clear()
+        if client is None or client.closed:
+            return
+        try:
+            calls = client.poll()
+        except kvist.Error as error:
+            self.names.failed(error)
+            return
+        for call in calls:
+            put = self._puts.pop(id(call), None)
+            if put is not None:
+                self._stored(put)
+                continue
+            for get in self._gets.values():
+                if id(call) in get.calls:
+                    self._got(get, call)
+                    break
+
+    def _check(self, space: kvist.Space | None, results: kvist.Results) -> None:
+        """Counts what failed, and sees to it where that was the whole call."""
+        if self.names.link is None:
+            return
+        try:
+            if space is not None:
+                space._check(results)
+        except kvist.Error as error:
+            self.names.failed(error)
+        else:
+            self.names.link.tally(results)
+
+    def _count(self, reason: str, by: int = 1) -> None:
+        if self.names.link is not None:
+            self.names.link.count(reason, by)
+
+    def close(self) -> None:
+        self.names.close()
