@@ -20,10 +20,32 @@ struct Query {
   const std::atomic<uint32_t>* touch;  // fetched beside each candidate entry; null: not wanted
 };
 
+// A block that eviction has chosen is dead until all pins were looked at once, which takes some microseconds; if somebody
+// holds it, it lives on. So a look-up waits for the outcome, else a block that is held would read as a miss. Bounded: the
+// node may have been stopped meanwhile, and then it is one. 10 to 25 us.
+constexpr int kOutcomePauses = 400;
+
+void cpu_pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+uint64_t outcome(const Entry& entry, uint64_t seq) {
+  for (int i = 0; i < kOutcomePauses && seq_state(seq) == EntryState::kDead; ++i) {
+    cpu_pause();
+    seq = entry.seq.load(std::memory_order_acquire);
+  }
+  return seq;
+}
+
 // The entry if it is, at this moment, the live block of this name.
 Located match(const ControlView& control, const Query& query, EntryId id, const Digest& digest) {
   const Entry& entry = control.entries[id];
-  const uint64_t seq = entry.seq.load(std::memory_order_acquire);
+  uint64_t seq = entry.seq.load(std::memory_order_acquire);
+  if (seq_state(seq) == EntryState::kDead) seq = outcome(entry, seq);
   if (seq_state(seq) != EntryState::kLive) return {};
   if (entry.digest_lo.load(std::memory_order_acquire) != digest.lo ||
       entry.digest_hi.load(std::memory_order_acquire) != digest.hi ||

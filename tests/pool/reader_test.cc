@@ -40,6 +40,43 @@ TEST(Reader, BatchFindsWhatSinglesFind) {
   EXPECT_EQ(h.reader.locate(h.space, {}, 0, {}), 0u);
 }
 
+// Eviction marks a block, looks for pins, and revives what is held: in between, a look-up waits instead of missing. A
+// machine that takes the deciding thread's processor away at that point makes some misses all the same.
+TEST(Reader, WhatEvictionIsDecidingOnIsAwaited) {
+  PoolHarness h(small_pool(64));
+  ASSERT_EQ(h.put_at(1, 0, 64), CommitCode::kStored);
+  const Digest name = digest_at(1, 0);
+  const Located at = h.reader.locate(h.space, name, 0);
+  ASSERT_NE(at.id, kNoEntry);
+  Entry& entry = h.reader.control().entries[at.id];
+  std::atomic<bool> done{false};
+  std::atomic<uint64_t> decisions{0};
+  std::thread node([&] {
+    const auto for_a_while = [&] {  // about as long as looking at pins takes
+      for (int i = 0; i < 200; ++i) (void)entry.seq.load(std::memory_order_seq_cst);
+    };
+    while (!done.load(std::memory_order_relaxed)) {
+      mark_dead(entry, at.seq);
+      for_a_while();
+      entry.seq.store(at.seq, std::memory_order_seq_cst);
+      for_a_while();
+      decisions.fetch_add(1, std::memory_order_relaxed);
+    }
+  });
+  uint64_t looks = 0, missed = 0;
+  for (; looks < 3'000'000 || decisions.load(std::memory_order_relaxed) < 10'000; ++looks) {
+    missed += h.reader.locate(h.space, name, 0).id != at.id;
+  }
+  done = true;
+  node.join();
+  // Look-ups that do not wait miss 5 to 50 in 100.
+  EXPECT_LT(missed * 50, looks) << missed;
+
+  mark_dead(entry, at.seq);  // and a node that was stopped there
+  EXPECT_EQ(h.reader.locate(h.space, name, 0).id, kNoEntry);
+  entry.seq.store(at.seq, std::memory_order_seq_cst);
+}
+
 TEST(Reader, OverflowingBucketsAreFollowed) {
   PoolConfig config = small_pool(64);
   config.max_blocks = 4096;
