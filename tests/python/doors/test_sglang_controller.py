@@ -1,0 +1,343 @@
+"""kvist.sglang under SGLang's own cache controllers: their storage threads, queues and host pools, without a GPU.
+
+What needs a GPU (copies between device and host) is left out: pages are put into the host pool by hand.
+
+Run by `make test-engines ENGINE=sglang`.
+"""
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import queue
+import signal
+import threading
+import types
+import warnings
+
+import pytest
+
+if importlib.util.find_spec("sglang") is None:
+    pytest.skip("SGLang is not here: make test-engines ENGINE=sglang", allow_module_level=True)
+
+import kvist
+from conftest import wait_until
+from sglang_pools import PAGE, PoolHitPolicy, PoolName, PoolTransfer, buffers_of, config, fill, mamba_pool, mha_pool, mla_pool, torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from sglang.srt import runtime_context
+    from sglang.srt.managers.cache_controller import HiCacheController
+    from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
+    from sglang.srt.mem_cache.pool_host.group import HostPoolGroup, PoolEntry
+    from sglang.srt.mem_cache.utils import get_storage_hash_str
+
+pytestmark = pytest.mark.filterwarnings("default", "error::kvist.PinsLeftWarning")
+
+LAYERS = 2
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """One rank of an engine: SGLang's arguments, its place among the ranks, and a group of it alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(runtime_context.get_context().override_server_args())
+            stack.enter_context(
+                runtime_context.get_parallel().override(
+                    tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_dcp_rank=0, attn_dcp_size=1
+                )
+            )
+            torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+            stack.callback(torch.distributed.destroy_process_group)
+            yield torch.distributed.group.WORLD
+
+
+class Device:
+    """What the controllers ask the device's pool before they copy anything."""
+
+    device, layer_num = "cpu", LAYERS
+
+    def register_layer_transfer_counter(self, counter):
+        pass
+
+
+@pytest.fixture
+def control(engine):
+    made = []
+
+    def controller(socket, pools, kind=HiCacheController, **extra):
+        allocator = types.SimpleNamespace(get_kvcache=Device)
+        host = pools if kind is HiCacheController else HostPoolGroup(
+            [PoolEntry(name, pool, None, None, is_primary_index_anchor=name == PoolName.KV) for name, pool in pools.items()]
+        )
+        made.append(
+            kind(
+                allocator, host, PAGE, engine, threading.Event(), storage_backend="dynamic", prefetch_threshold=PAGE,
+                io_backend="direct", model_name=extra.pop("model", f"org/controlled-{next(_names)}"),
+                storage_backend_extra_config=config(socket, **extra).extra_config,
+            )
+        )
+        return made[-1]
+
+    yield controller
+    for one in made:
+        one.detach_storage_backend()
+
+
+def tokens(pages, first=1):
+    return list(range(first, first + pages * PAGE))
+
+
+def hashes_of(ids):
+    return get_storage_hash_str(ids, None, page_size=PAGE)
+
+
+def backed_up(controller, pool, ids, prefix=()):
+    """Writes pages of a host pool to storage as the tree does; how many tokens that were."""
+    keys = hashes_of(ids)
+    indices = pool.alloc(len(keys) * PAGE)
+    controller.write_storage(indices, ids, hash_value=keys, prefix_keys=list(prefix))
+    done = controller.ack_backup_queue.get(timeout=60)
+    return indices, done.completed_tokens
+
+
+def prefetched(controller, pool, ids, between=None):
+    """Asks storage for a sequence and reads what is there, as the scheduler does: (tokens hit, tokens read, indices)."""
+    operation = controller.prefetch("request", ids, None, [])
+    hit = controller.prefetch_hit_queue.get(timeout=60)
+    assert hit is operation
+    if between:
+        between()
+    operation.host_indices = pool.alloc(hit.storage_hit_count)
+    controller.prefetch_buffer.put(operation)
+    read = 0
+    while True:
+        told = controller.ack_prefetch_queue.get(timeout=60)
+        if told.completed_req:
+            return hit.storage_hit_count, read, operation.host_indices
+        if told.completed_tokens is not None:
+            read = told.completed_tokens
+
+
+def equal(a, b):
+    return bytes(a.contiguous().view(-1).view(torch.uint8).numpy()) == bytes(b.contiguous().view(-1).view(torch.uint8).numpy())
+
+
+@pytest.mark.parametrize("interface_v1", [1, 0])
+@pytest.mark.parametrize("layout", ["layer_first", "page_first", "page_first_direct", "page_head"])
+def test_pages_go_out_and_come_back(node, control, layout, interface_v1):
+    pool = mha_pool(layout, layers=LAYERS, heads=1, tokens=420 * PAGE)
+    controller = control(node.socket, pool, interface_v1=interface_v1)
+    fill(pool, 1)
+    indices, written = backed_up(controller, pool, tokens(200))
+    assert written == 200 * PAGE
+    pages = [pool.get_data_page(int(indices[i * PAGE])).clone() for i in range(200)]
+    pool.free(indices)
+    for buffer in buffers_of(pool):
+        buffer.zero_()
+    hit, read, indices = prefetched(controller, pool, tokens(210))
+    assert (hit, read) == (200 * PAGE, 200 * PAGE)
+    for i in range(200):
+        assert equal(pool.get_data_page(int(indices[i * PAGE])), pages[i])
+    assert prefetched(controller, pool, tokens(4, first=7))[:2] == (0, 0)
+    assert controller.storage_backend.counts == {}
+
+
+def test_a_conversation_grows(node, control):
+    """Each turn is backed up behind what is stored; the next engine reads all of it."""
+    pool = mha_pool(layers=LAYERS, heads=1, tokens=200 * PAGE)
+    controller = control(node.socket, pool, model="org/grows")
+    fill(pool, 1)
+    ids = tokens(30)
+    keys = hashes_of(ids)
+    for first, last in ((0, 10), (10, 13), (13, 30)):
+        indices = pool.alloc((last - first) * PAGE)
+        controller.write_storage(indices, ids[first * PAGE : last * PAGE], hash_value=keys[first:last], prefix_keys=keys[:first])
+        assert controller.ack_backup_queue.get(timeout=60).completed_tokens == (last - first) * PAGE
+    other = control(node.socket, mha_pool(layers=LAYERS, heads=1), model="org/grows")
+    hit, read, _ = prefetched(other, other.mem_pool_host, ids)
+    assert hit == read == 30 * PAGE
+    with node.client() as client:
+        space = client.open(controller.storage_backend._open.identity)
+        listed = {one.position: one for one in space.list()[0]}
+        assert [listed[digest].depth for digest in space.digests(keys)] == list(range(30)), "one chain"
+
+
+def test_a_node_that_goes_between_hit_and_read(tmp_path, control):
+    """Known failures 9, 16: nothing waits for ever, every request is answered, and the node that comes back is used."""
+    path = tmp_path / "k.sock"
+    pool = mha_pool(layers=LAYERS, heads=1, tokens=200 * PAGE)
+    ids = tokens(40)
+    with kvist.Node(memory="64MiB", admin=None, socket=path) as node:
+        controller = control(path, pool, deadline="250ms")
+        fill(pool, 1)
+        assert backed_up(controller, pool, ids)[1] == 40 * PAGE
+
+        def kill():
+            os.kill(node.pid, signal.SIGKILL)
+            wait_until(lambda: controller.storage_backend.state != "connected", "its end is seen")
+
+        assert prefetched(controller, pool, ids, between=kill)[:2] == (40 * PAGE, 0)
+        assert prefetched(controller, pool, ids)[:2] == (0, 0)
+        assert backed_up(controller, pool, ids)[1] == 0
+    with kvist.Node(memory="64MiB", admin=None, socket=path):
+        wait_until(lambda: backed_up(controller, pool, ids[: 2 * PAGE])[1] == 2 * PAGE, "the new node is used")
+        assert prefetched(controller, pool, ids)[:2] == (2 * PAGE, 2 * PAGE)
+
+
+def test_pages_lost_between_hit_and_read_shorten_it(node, control):
+    pool = mha_pool(layers=LAYERS, heads=1, tokens=200 * PAGE)
+    controller = control(node.socket, pool)
+    fill(pool, 1)
+    ids = tokens(40)
+    backed_up(controller, pool, ids)
+
+    def lose():
+        with node.client() as client:
+            space = client.open(controller.storage_backend._open.identity)
+            space.remove(space.digests(hashes_of(ids)[23:24]))
+
+    assert prefetched(controller, pool, ids, between=lose)[:2] == (40 * PAGE, 23 * PAGE)
+    assert prefetched(controller, pool, ids)[:2] == (23 * PAGE, 23 * PAGE)
+
+
+def test_a_prefetch_that_is_ended_leaks_nothing(node, control):
+    """best_effort and timeout end a prefetch between its batches; then all host memory and every pin is free again."""
+    pool = mha_pool(layers=LAYERS, heads=1, tokens=700 * PAGE)
+    controller = control(node.socket, pool)
+    free = pool.available_size()
+    fill(pool, 1)
+    ids = tokens(300)
+    indices, written = backed_up(controller, pool, ids)
+    assert written == 300 * PAGE
+    pool.free(indices)
+
+    backend, get = controller.storage_backend, controller.storage_backend.batch_get_v1
+    slow = threading.Event()
+
+    def first_then_wait(*arguments):
+        done = get(*arguments)
+        slow.wait(60)  # until the scheduler has ended the prefetch
+        return done
+
+    backend.batch_get_v1 = first_then_wait
+    operation = controller.prefetch("request", ids, None, [])
+    controller.prefetch_hit_queue.get(timeout=60)
+    operation.host_indices = pool.alloc(300 * PAGE)
+    controller.prefetch_buffer.put(operation)
+    controller.terminate_prefetch(operation)
+    slow.set()
+    told = [controller.ack_prefetch_queue.get(timeout=60) for _ in range(4)]
+    assert told[-1].completed_req and [one.completed_tokens for one in told[:3]] in ([0] * 3, [128 * PAGE] * 3)
+    pool.free(operation.host_indices)
+    assert pool.available_size() == free and backend._open.link.client.pinned_blocks == 0
+    with pytest.raises(queue.Empty):
+        controller.ack_prefetch_queue.get_nowait()
+
+
+def test_misses_answer_while_the_node_stands_still(tmp_path, control):
+    """Known failure 20: 100 % misses."""
+    pool = mha_pool(layers=LAYERS, heads=1, tokens=64 * PAGE)
+    with kvist.Node(memory="64MiB", admin=None, socket=tmp_path / "k.sock") as node:
+        controller = control(tmp_path / "k.sock", pool)
+        os.kill(node.pid, signal.SIGSTOP)
+        try:
+            for i in range(200):
+                assert prefetched(controller, pool, tokens(20, first=1000 * i + 1))[:2] == (0, 0)
+        finally:
+            os.kill(node.pid, signal.SIGCONT)
+        assert controller.storage_backend.counts == {}
+
+
+def test_detach_and_attach_with_other_settings(node, control):
+    pool = mha_pool(layers=LAYERS, heads=1, tokens=64 * PAGE)
+    controller = control(node.socket, pool, model="org/attached")
+    fill(pool, 1)
+    ids = tokens(4)
+    indices, _ = backed_up(controller, pool, ids)
+    controller.detach_storage_backend()
+    wrong = config(node.socket, dedline="1s").extra_config
+    with pytest.raises(ValueError, match="did you mean 'deadline'"):
+        controller.attach_storage_backend("dynamic", PAGE, "org/attached", wrong)
+    assert not controller.enable_storage
+    controller.attach_storage_backend("dynamic", PAGE, "org/attached", config(node.socket).extra_config)
+    assert prefetched(controller, pool, ids)[:2] == (4 * PAGE, 4 * PAGE)
+    controller.detach_storage_backend()
+    controller.attach_storage_backend("dynamic", PAGE, "org/attached", config(node.socket, weights_epoch="2").extra_config)
+    assert prefetched(controller, pool, ids)[:2] == (0, 0)
+
+
+def hybrid(control, socket, **extra):
+    pools = {PoolName.KV: mha_pool(layers=LAYERS, heads=1, tokens=80 * PAGE), PoolName.MAMBA: mamba_pool(slots=80),
+             PoolName.INDEXER: mla_pool(layers=1, tokens=80 * PAGE)}
+    for seed, pool in enumerate(pools.values()):
+        fill(pool, seed)
+    return pools, control(socket, pools, HybridCacheController, **extra)
+
+
+def transfers(pools, keys, with_indices=True):
+    """A state at the end, and an indexer page beside each KV page, as SGLang's trees ask for them."""
+    return [
+        PoolTransfer(
+            name=PoolName.MAMBA, host_indices=pools[PoolName.MAMBA].alloc(1) if with_indices else None, keys=keys[-1:],
+            hit_policy=PoolHitPolicy.TRAILING_PAGES,
+        ),
+        PoolTransfer(name=PoolName.INDEXER, indices_from_pool=PoolName.KV),
+    ]
+
+
+def hybrid_prefetch(controller, pools, ids, between=None):
+    """(tokens hit, tokens read, hits of the other pools, the operation)"""
+    keys = hashes_of(ids)
+    operation = controller.prefetch(types.SimpleNamespace(rid="request"), ids, None, [], extra_pools=transfers(pools, keys))
+    hit = controller.prefetch_hit_queue.get(timeout=60)
+    if between:
+        between()
+    operation.host_indices = pools[PoolName.KV].alloc(hit.storage_hit_count)
+    controller.prefetch_buffer.put(operation)
+    read, others = 0, {}
+    while True:
+        told = controller.ack_prefetch_queue.get(timeout=60)
+        if told.completed_req:
+            return hit.storage_hit_count, read, others, operation
+        if told.completed_tokens is not None:
+            read = told.completed_tokens
+        if told.pool_hits is not None:
+            others = {str(name): pages for name, pages in told.pool_hits.items() if pages}
+
+
+def test_several_pools_go_out_and_come_back_together(node, control):
+    """Known failure 17, in SGLang's own words: the hit is what all pools have, at the hit and at the read."""
+    pools, controller = hybrid(control, node.socket)
+    ids = tokens(12)
+    keys = hashes_of(ids)
+    indices = pools[PoolName.KV].alloc(12 * PAGE)
+    out = transfers(pools, keys)
+    state = int(out[0].host_indices[0])
+    controller.write_storage(indices, ids, hash_value=keys, prefix_keys=[], extra_pools=out)
+    assert controller.ack_backup_queue.get(timeout=60).completed_tokens == 12 * PAGE
+    kept = {name: [buffer.clone() for buffer in buffers_of(pool)] for name, pool in pools.items()}
+    for pool in pools.values():
+        for buffer in buffers_of(pool):
+            buffer.zero_()
+    hit, read, others, operation = hybrid_prefetch(controller, pools, tokens(12))
+    assert (hit, read, others) == (12 * PAGE, 12 * PAGE, {"mamba": 1})
+    came = operation.host_indices
+    for name, axis in ((PoolName.KV, 1), (PoolName.INDEXER, 0)):
+        assert equal(buffers_of(pools[name])[0].index_select(axis, came), kept[name][0].index_select(axis, indices))
+    at = int(operation.pool_transfers[0].host_indices[0])
+    for read_back, original in zip(buffers_of(pools[PoolName.MAMBA]), kept[PoolName.MAMBA], strict=True):
+        assert equal(read_back[at], original[state])
+
+    def lose():
+        with node.client() as client:
+            space = client.open(controller.storage_backend._open.identity)
+            space.remove(space.digests(keys[5:6]), part="indexer.tp0")
+
+    hit, read, others, _ = hybrid_prefetch(controller, pools, ids, between=lose)
+    assert (hit, read, others) == (12 * PAGE, 5 * PAGE, {}), "the state of page 11 is not read to KV that ends at page 5"
+    assert hybrid_prefetch(controller, pools, ids)[:2] == (0, 0), "there is no state at page 5"
+    assert controller.storage_backend.counts == {}
