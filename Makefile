@@ -28,12 +28,14 @@ help: ## Show this list
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "Variables: JOBS=$(JOBS) TEST_JOBS=$(TEST_JOBS) TRACE=FILE (run) SECONDS_EACH=$(SECONDS_EACH) (fuzz)"
+	@echo "Variables: JOBS=$(JOBS) TEST_JOBS=$(TEST_JOBS) TRACE=FILE ENGINE=1 (run) SECONDS_EACH=$(SECONDS_EACH) (fuzz)"
 	@echo "           ENGINE=NAME WHICH=$(WHICH) (test-engines: fast, slow or all)"
 	@echo "           PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) (install)"
 
-run: build ## Build, start a node, replay an agent workload through it and compare every byte (TRACE=FILE: a public trace)
+run: build ## Build, start a node, replay an agent workload through it and compare every byte (TRACE=FILE: a public trace; ENGINE=1: then two real vLLM engines)
 	@tools/run.sh
+	@[[ -z "$(ENGINE)" ]] || { tools/bootstrap.sh build extension && tools/build.sh release kvist kvist_python; }
+	@[[ -z "$(ENGINE)" ]] || tools/run_engines.sh || [[ $$? -eq 77 ]]
 
 test: ## Build all and run the fast tests, about two minutes after the build
 	@tools/bootstrap.sh build extension
