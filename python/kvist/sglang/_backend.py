@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import kvist
-from kvist._door import Link
+from kvist._door import Link, Notices
 from kvist.sglang import _hits
 from kvist.sglang._figures import Figures
 from kvist.sglang._identity import (
@@ -77,6 +77,7 @@ class KvistHiCache(hicache_storage.HiCacheStorage):
         self._place = Place.of(storage_config)
         self._model = str(getattr(storage_config, "model_name", None) or "")
         self._figures = Figures(bool(getattr(storage_config, "enable_storage_metrics", False)))
+        self._notices = Notices(_log)
         self._lock = threading.Lock()
         self._pools: dict[str, Pool] = {}
         self._link: Link | None = None
@@ -97,8 +98,9 @@ class KvistHiCache(hicache_storage.HiCacheStorage):
         self._add(host_pool, str(host_pool_name))
 
     def on_host_pools_registered(self) -> None:
-        """All pools are known: connects, for at most the time of Link's first attempt."""
-        self._work()
+        """All pools are known: connects, for at most the time of Link's first attempt. ValueError: there is no namespace for
+        them, as without a name of the model."""
+        self._open_for(weight_version())
 
     def _add(self, host: Any, name: str) -> None:
         with self._lock:
@@ -109,10 +111,17 @@ class KvistHiCache(hicache_storage.HiCacheStorage):
                 self._open = None
 
     def _work(self) -> _Open | None:
-        """What to work with now; None: closed, or no pool has pages."""
+        """What to work with now; None: closed, no pool has pages, or there is no namespace for them."""
         now, weights = self._open, weight_version()
         if now is not None and now.weights == weights:
             return now
+        try:
+            return self._open_for(weights)
+        except ValueError as error:
+            self._notices.say("identity", f"Kvist: nothing is stored: {error}", logging.ERROR)
+            return None
+
+    def _open_for(self, weights: str) -> _Open | None:
         with self._lock:
             now = self._open
             if self._closed or not any(pool.pages for pool in self._pools.values()):
@@ -371,8 +380,8 @@ class KvistHiCache(hicache_storage.HiCacheStorage):
                 done += move(now, pool, some, indices)
                 if not any(done[at:]):
                     break
-        except (IndexError, ValueError, TypeError, BufferError, RuntimeError) as error:
-            self._misused(now, f"pool {name}: {error}")
+        except (AssertionError, IndexError, ValueError, TypeError, BufferError, RuntimeError) as error:
+            self._misused(now, f"pool {name}: {error!r}")
         if self._figures.wanted:
             moved = sum(done)
             self._figures.add(what, moved, moved * pool.pages.page_bytes * len(pool.own), time.perf_counter() - begun)
@@ -388,10 +397,11 @@ class KvistHiCache(hicache_storage.HiCacheStorage):
         if space is None:
             return [False] * len(keys)
         done = [True] * len(keys)
+        until = time.monotonic() + self._settings.deadline
         try:
             digests = space.digests(keys)
             for part, block in zip(pool.own, blocks, strict=True):
-                results = now.link.tally(space.get(digests, block, part=part, timeout=self._settings.deadline))
+                results = now.link.tally(space.get(digests, block, part=part, timeout=_left(until)))
                 if not results.ok:
                     done = [so_far and not code for so_far, code in zip(done, bytes(results), strict=True)]
         except kvist.Error as error:
@@ -406,12 +416,13 @@ class KvistHiCache(hicache_storage.HiCacheStorage):
         if space is None:
             return [False] * len(keys)
         done = [True] * len(keys)
+        until = time.monotonic() + self._settings.deadline
         try:
             chain = space.digests(keys)
             if before is not None and before.last is not None:
                 chain = kvist.Digests(bytes(chain), before.pages, space.digests([before.last])[0])
             for number, block in enumerate(take(None)):
-                stored = self._put(now.link, space, chain, block, pool.own[number], before, lambda i: take(i)[number])
+                stored = self._put(now.link, space, chain, block, pool.own[number], before, lambda i: take(i)[number], until)
                 done = [so_far and one for so_far, one in zip(done, stored, strict=True)]
         except kvist.Error as error:
             now.link.failed(error)
@@ -427,9 +438,9 @@ class KvistHiCache(hicache_storage.HiCacheStorage):
         part: str,
         before: _Before | None,
         take: Callable[[Sequence[int]], Any],
+        until: float,
     ) -> list[bool]:
-        deadline = self._settings.deadline
-        results = space.put(chain, block, part=part, unchained=before is None, timeout=deadline)
+        results = space.put(chain, block, part=part, unchained=before is None, timeout=_left(until))
         refused = results.where(kvist.Code.INVALID_ARGUMENT) if before is not None else []
         if not refused:
             link.tally(results, put=True)
@@ -439,7 +450,7 @@ class KvistHiCache(hicache_storage.HiCacheStorage):
         stored = [code in _THERE for code in bytes(results)]
         for i in refused:
             alone = kvist.Digests(chain[i], chain.first + i)
-            stored[i] = link.tally(space.put(alone, take([i]), part=part, timeout=deadline), put=True).ok
+            stored[i] = link.tally(space.put(alone, take([i]), part=part, timeout=_left(until)), put=True).ok
         return stored
 
     def _flat(
@@ -467,6 +478,10 @@ def _before(extra_info: Any) -> _Before | None:
     """None: unknown."""
     keys = getattr(extra_info, "prefix_keys", None)
     return None if keys is None else _Before(len(keys), keys[-1] if keys else None)
+
+
+def _left(until: float) -> float:
+    return max(until - time.monotonic(), 0.001)
 
 
 def _policy(transfer: Any) -> str:

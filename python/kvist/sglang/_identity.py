@@ -28,6 +28,28 @@ from kvist.sglang._pages import HostPages
 
 _MOST_PARTS = 64  # of an identity
 
+# What host pools call the extents of their pages; a pool has some of them.
+_EXTENTS = (
+    "layer_num",
+    "target_layer_num",
+    "start_layer",
+    "end_layer",
+    "head_dim",
+    "v_head_dim",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "kv_cache_dim",
+    "num_mamba_layers",
+    "temporal_dtype",
+    "temporal_state_shape",
+    "conv_state_shapes",
+    "indexer_dtype",
+    "indexer_page_stride_size",
+    "item_bytes",
+    "state_page_bytes",
+    "row_bytes",
+)
+
 # What else SGLang's extra config may hold: for SGLang itself, or left from another backend.
 FOREIGN = frozenset(
     {
@@ -172,10 +194,10 @@ def _shape(host: Any, pages: HostPages) -> str:
     heads = getattr(host, "head_num", None)
     if isinstance(heads, int):
         facts["heads"] = heads // pages.parts
-    for key in ("layer_num", "start_layer", "end_layer", "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim"):
+    for key in _EXTENTS:
         value = getattr(host, key, None)
-        if isinstance(value, int):
-            facts[key] = value
+        if isinstance(value, (int, tuple, list)) or type(value).__name__ == "dtype":
+            facts[key] = str(value).replace(" ", "")
     return " ".join(f"{key}={value}" for key, value in facts.items())
 
 

@@ -9,8 +9,9 @@ that tells whether page p's piece j lies at ``first[j] + p * step[j]``, as it do
 pools. Then a batch is a kvist.Pages selection: no Python object a page or piece. A pool whose pages do not lie so is asked at
 each call, and one that has no addresses to tell (but flat copies of its pages) is read and written through those copies.
 
-A page's bytes are the same on all three ways: the pieces of one buffer in the order of their addresses, which is the order of
-the pool's own flat page; of several buffers, in the order that the pool tells them in.
+A page's bytes are the same on all three ways: where all pieces lie in the pool's one buffer, in the order of their addresses,
+which is the order of the pool's own flat page; else in the order in which the pool tells them, as several buffers lie in no
+order that would be the same in another process.
 
 Threads: any; a pool's memory belongs to the engine, which does not touch pages that are being read or written.
 """
@@ -24,6 +25,7 @@ from typing import Any, Protocol
 
 import kvist
 
+_LONGEST = 64 << 20  # bytes of a block, at most
 _LAYOUTS = "layer_first, page_first, page_first_direct or page_head"
 
 
@@ -59,14 +61,25 @@ def pages_of(pool: Any, split: int = 1) -> HostPages | None:
     if type(pool).__name__ == "PageInterleaveHostPool":
         raise ValueError("kvist.sglang cannot store pages that are sharded over ranks; leave --enable-kv-cache-sharding out")
     try:
-        return _Addressed(pool, split)
-    except (NotImplementedError, ValueError, TypeError) as error:
-        if split == 1 and not isinstance(error, _Unusable):
-            try:
-                return _Flat(pool)
-            except (NotImplementedError, ValueError, AttributeError, TypeError) as flat:
-                error = flat
+        pages = _pages_of(pool, split)
+    except (NotImplementedError, ValueError, AttributeError, TypeError) as error:
         raise ValueError(f"kvist.sglang cannot store pages of {type(pool).__name__} in layout {layout!r}: {error}") from error
+    if pages.page_bytes > _LONGEST:
+        raise ValueError(
+            f"kvist.sglang cannot store pages of {pages.page_bytes} bytes, a block has at most {_LONGEST}; use a smaller --page-size"
+        )
+    return pages
+
+
+def _pages_of(pool: Any, split: int) -> HostPages:
+    try:
+        return _Addressed(pool, split)
+    except _Unusable:
+        raise
+    except (NotImplementedError, ValueError, TypeError):
+        if split > 1:
+            raise
+        return _Flat(pool)
 
 
 class _Unusable(ValueError):
@@ -94,15 +107,13 @@ class _Addressed:
         self.unit = _unit(pool)
         # The memory outlives this object, whatever becomes of the pool.
         self._keep = [getattr(pool, "kv_buffer", None), *getattr(pool, "get_hybrid_pool_buffer", list)()]
-        # Within one buffer the order of addresses is that of the flat page. Several buffers lie in no order.
-        self._one_buffer = hasattr(getattr(pool, "kv_buffer", None), "data_ptr")
+        buffer = self._keep[0]
+        self._buffer = (buffer.data_ptr(), buffer.data_ptr() + buffer.nbytes) if hasattr(buffer, "data_ptr") else (0, 0)
         count = int(getattr(pool, "size", 0)) // int(getattr(pool, "page_size", 1) or 1)
         # Pools that move their pages at times must be asked each time.
         moves = getattr(pool, "shared_allocation_domain", None) is not None
         probes = [0] if moves or count < 2 else sorted({0, 1, count // 2, count - 1})
-        import torch
-
-        found = self._pieces(torch.cat([torch.arange(self.unit) + page * self.unit for page in probes]), len(probes))
+        found = self._probe(probes)
         sizes = [[size for _, size in part] for part in found[0]]
         self.page_bytes = sum(sizes[0])
         if self.page_bytes == 0 or any(sum(part) != self.page_bytes for part in sizes):
@@ -125,6 +136,11 @@ class _Addressed:
     def filled(self, host_indices: Any, blocks: list[Any], done: Sequence[bool]) -> None:
         pass  # it was read to where it belongs
 
+    def _probe(self, probes: list[int]) -> list[list[list[tuple[int, int]]]]:
+        import torch
+
+        return self._pieces(torch.cat([torch.arange(self.unit) + page * self.unit for page in probes]), len(probes))
+
     def _pieces(self, indices: Any, pages: int) -> list[list[list[tuple[int, int]]]]:
         """(address, bytes) of the pieces, by page and part."""
         told = (
@@ -139,7 +155,8 @@ class _Addressed:
             raise _Unusable(f"it tells {len(pieces)} pieces for {pages} pages of {self.parts} parts")
         each = len(pieces) // (pages * self.parts)
         groups = [pieces[at : at + each] for at in range(0, len(pieces), each)]
-        if self._one_buffer:
+        first, end = self._buffer
+        if all(first <= address < end for address, _ in groups[0]):
             groups = [sorted(group) for group in groups]
         return [groups[at : at + self.parts] for at in range(0, len(groups), self.parts)]
 

@@ -25,6 +25,7 @@ with warnings.catch_warnings():
         PoolName,
         PoolTransfer,
     )
+    from sglang.srt.mem_cache.memory_pool_host import DeepSeekV4PagedHostPool
     from sglang.srt.mem_cache.pool_host.mamba import MambaPoolHost
     from sglang.srt.mem_cache.pool_host.mha import AsymmetricMHATokenToKVPoolHost, MHATokenToKVPoolHost
     from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
@@ -46,6 +47,7 @@ __all__ = [
     "mamba_pool",
     "mha_pool",
     "mla_pool",
+    "paged_pool",
     "torch",
 ]
 
@@ -97,10 +99,16 @@ def mamba_pool(*, slots=40, layers=3, layout="page_first", side_states=False):
     return MambaPoolHost(info, 1.0, 0, device_capacity=slots, pin_memory=False, device="cpu", layout=layout)
 
 
+def paged_pool(layout="page_first", *, pages=40, layers=3, row=96):
+    """A side pool of a model with compressed KV: a row of bytes for each layer and page."""
+    rows = [torch.zeros(1, row, dtype=torch.uint8) for _ in range(layers)]
+    return DeepSeekV4PagedHostPool("side", rows, row, pages, PAGE, layout=layout, pin_memory=False)
+
+
 def buffers_of(pool):
     """The tensors that a pool's pages lie in."""
     single = getattr(pool, "kv_buffer", None)
-    return [single] if hasattr(single, "data_ptr") else pool.get_hybrid_pool_buffer()
+    return [single] if hasattr(single, "data_ptr") else list(single)
 
 
 def fill(pool, seed):

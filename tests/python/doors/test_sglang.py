@@ -31,6 +31,7 @@ from sglang_pools import (
     mamba_pool,
     mha_pool,
     mla_pool,
+    paged_pool,
     torch,
 )
 from kvist.sglang import KvistHiCache, _hits
@@ -254,6 +255,44 @@ def test_a_pool_without_addresses_goes_by_flat_copies(make):
     missing = PoolTransfer(name=PoolName.MAMBA, host_indices=indices[:2], keys=["no", keys[1]])
     assert backend.batch_get_v2([missing])[PoolName.MAMBA] == [False, True]
     assert not any(buffer[int(indices[0])].any() for buffer in buffers_of(states))
+
+
+@pytest.mark.parametrize("layout", MLA_LAYOUTS)
+def test_side_pools_of_compressed_models(make, layout):
+    side = paged_pool(layout)
+    assert pages_of(side).way == f"{3 if layout == 'layer_first' else 1} pieces a page"
+    backend = make({PoolName.KV: mla_pool(), PoolName.DEEPSEEK_V4_C4: side}, mla=True)
+    original, keys, indices = fill(side, 1), hashes(40), torch.arange(40 * PAGE)
+    one = PoolTransfer(name=PoolName.DEEPSEEK_V4_C4, host_indices=indices, keys=keys)
+    assert all(backend.batch_set_v2([one], before())["deepseek_v4_c4"])
+    wipe(side)
+    assert all(backend.batch_get_v2([one])["deepseek_v4_c4"]) and same(side, original) and backend.counts == {}
+
+
+class TwoBuffers:
+    """A pool whose pages have a piece in each of two buffers, one of them its kv_buffer. swapped: how they lie in memory."""
+
+    layout, page_size, size, dtype = "page_first", PAGE, 4 * PAGE, torch.uint8
+
+    def __init__(self, swapped):
+        self.whole = torch.zeros(2, 4, 64, dtype=torch.uint8)
+        self.kv_buffer, self.other = (self.whole[1], self.whole[0]) if swapped else (self.whole[0], self.whole[1])
+
+    def get_page_buffer_meta(self, indices):
+        pages = (indices[:: self.page_size] // self.page_size).tolist()
+        told = [buffer.data_ptr() + page * 64 for page in pages for buffer in (self.kv_buffer, self.other)]
+        return told, [64] * len(told)
+
+
+def test_several_buffers_are_told_apart_wherever_they_lie(make):
+    """Which of two buffers lies first differs from process to process: what a page is must not depend on it."""
+    pools = [TwoBuffers(swapped) for swapped in (False, True)]
+    writer, reader = (make(pool) for pool in pools)
+    pools[0].kv_buffer[:] = 1
+    pools[0].other[:] = 2
+    assert all(writer.batch_set_v1(hashes(4), torch.arange(4 * PAGE), before()))
+    assert all(reader.batch_get_v1(hashes(4), torch.arange(4 * PAGE)))
+    assert (pools[1].kv_buffer == 1).all() and (pools[1].other == 2).all()
 
 
 @pytest.mark.parametrize("layout", MHA_LAYOUTS)
@@ -732,6 +771,14 @@ def test_what_cannot_be_stored_is_refused_when_it_is_registered(make):
 
     with pytest.raises(ValueError, match="cannot store pages of Bare in layout 'page_first'"):
         make(Bare())
+
+    class Long(TwoBuffers):
+        def get_page_buffer_meta(self, indices):
+            told, _ = super().get_page_buffer_meta(indices)
+            return told, [40 << 20] * len(told)
+
+    with pytest.raises(ValueError, match="pages of 83886080 bytes, a block has at most 67108864; use a smaller --page-size"):
+        make(Long(False))
     with pytest.raises(ValueError, match='gave no name of the model; say "model"'):
         make(mha_pool(), model=None)
     sharded = config("/nowhere", mla=True)

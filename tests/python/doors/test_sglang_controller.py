@@ -341,3 +341,85 @@ def test_several_pools_go_out_and_come_back_together(node, control):
     assert (hit, read, others) == (12 * PAGE, 5 * PAGE, {}), "the state of page 11 is not read to KV that ends at page 5"
     assert hybrid_prefetch(controller, pools, ids)[:2] == (0, 0), "there is no state at page 5"
     assert controller.storage_backend.counts == {}
+
+
+RANK = """
+import sys, threading, types, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[4])
+from sglang_pools import PAGE, config, fill, mha_pool, torch
+from sglang.srt import runtime_context
+from sglang.srt.managers.cache_controller import HiCacheController
+from sglang.srt.mem_cache.utils import get_storage_hash_str
+
+rank, socket, store = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+torch.distributed.init_process_group("gloo", store=torch.distributed.FileStore(store, 2), rank=rank, world_size=2)
+runtime_context.get_context().override_server_args().install()
+place = dict(tp_rank=rank, tp_size=2, attn_tp_size=2, moe_tp_size=2, pp_rank=0, pp_size=1, attn_dcp_rank=0, attn_dcp_size=1)
+with runtime_context.get_parallel().override(**place):
+    class Device:
+        device, layer_num = "cpu", 2
+
+        def register_layer_transfer_counter(self, counter):
+            pass
+
+    pool = mha_pool(layers=2, heads=1, tokens=100 * PAGE)
+    fill(pool, rank)
+    controller = HiCacheController(
+        types.SimpleNamespace(get_kvcache=Device), pool, PAGE, torch.distributed.group.WORLD, threading.Event(),
+        storage_backend="dynamic", prefetch_threshold=PAGE, io_backend="direct", model_name="org/two-ranks",
+        storage_backend_extra_config=config(socket).extra_config,
+    )
+    ids = list(range(1, 1 + 40 * PAGE))
+    keys = get_storage_hash_str(ids, None, page_size=PAGE)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "write":
+            indices = pool.alloc(40 * PAGE)
+            controller.write_storage(indices, ids, hash_value=keys, prefix_keys=[])
+            print("wrote", controller.ack_backup_queue.get(timeout=60).completed_tokens // PAGE, flush=True)
+            pool.free(indices)
+        elif line.strip() == "ask":
+            operation = controller.prefetch("request", ids, None, [])
+            controller.prefetch_hit_queue.get(timeout=60)
+            print("hit", operation.storage_hit_count // PAGE, flush=True)
+        elif line.strip() == "lose":
+            space = controller.storage_backend._open.space()
+            print("lost", space.remove(space.digests(keys[23:24]), part=f"kv.tp{rank}").done, flush=True)
+        else:
+            operation.host_indices = pool.alloc(operation.storage_hit_count)
+            controller.prefetch_buffer.put(operation)
+            read = 0
+            while not (told := controller.ack_prefetch_queue.get(timeout=60)).completed_req:
+                read = told.completed_tokens if told.completed_tokens is not None else read
+            print("read", read // PAGE, flush=True)
+            pool.free(operation.host_indices)
+    controller.detach_storage_backend()
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_agree_whatever_each_of_them_finds(node, program, tmp_path):
+    """Known failure 21, with two processes and SGLang's own reduction: no rank goes on with another length."""
+    doors = os.path.dirname(os.path.abspath(__file__))
+    ranks = [program(RANK, rank, node.socket, tmp_path / "store", doors) for rank in range(2)]
+
+    def both(word):
+        for rank in ranks:
+            rank.say(word)
+        return [rank.line() for rank in ranks]
+
+    assert [rank.line() for rank in ranks] == ["ready"] * 2
+    ranks[0].say("write")
+    assert ranks[0].line() == "wrote 40"
+    assert both("ask") == ["hit 0", "hit 0"], "only one rank's parts are there"
+    assert both("read") == ["read 0", "read 0"]
+    ranks[1].say("write")
+    assert ranks[1].line() == "wrote 40"
+    assert both("ask") == ["hit 40", "hit 40"]
+    ranks[1].say("lose")
+    assert ranks[1].line() == "lost 1"
+    assert both("read") == ["read 23", "read 23"]
+    assert both("ask") == ["hit 23", "hit 23"]
+    for rank in ranks:
+        assert rank.finish() == (0, "")
