@@ -14,6 +14,7 @@ from typing import Any
 
 import kvist
 from kvist.vllm import identity, plan
+from kvist.vllm.events import Events
 from kvist.vllm.names import Names
 from kvist.vllm.scheduler import Scheduler
 from kvist.vllm.settings import Settings
@@ -41,6 +42,7 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         self._names: Names | None = None
+        self._events: Events | None = None
         try:
             self._plan = plan.make(vllm_config, kv_cache_config)
         except plan.CannotServe as error:
@@ -78,16 +80,21 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         quiet = dataclasses.replace(settings, verify="never", stock=4096)
         self._names = Names(maker, quiet, "vllm scheduler", _log)
         calls = len(self._plan.columns)
+        hash_tokens = getattr(kv_cache_config, "hash_block_size", None) or vllm_config.cache_config.block_size
+        published = vllm_config.kv_events_config
+        if published is not None and published.enable_kv_cache_events:
+            workers = vllm_config.parallel_config.world_size
+            self._events = Events(workers, self._plan.tokens, self._plan.tokens // hash_tokens)
         self._scheduler = Scheduler(
             self._plan,
             self._names,
-            hash_tokens=getattr(kv_cache_config, "hash_block_size", None) or vllm_config.cache_config.block_size,
+            hash_tokens=hash_tokens,
             deadline=settings.deadline,
             max_loads=max(1, min(settings.max_loads, _MOST_CALLS // calls)),
             between=between,
             saves=transfer.is_kv_producer,
             loads=transfer.is_kv_consumer,
-            events=None,
+            events=self._events,
             counters=self._counters,
         )
 
@@ -189,7 +196,7 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         return self.request_finished(request, [])
 
     def take_events(self) -> Iterable[Any]:
-        return ()
+        return () if self._events is None else self._events.take()
 
     def reset_cache(self) -> bool | None:
         """The weights may be others now: from here on nothing that was stored before is found. False: a load of the old ones
@@ -215,7 +222,7 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
     # ---- both -----------------------------------------------------------------------------------------------------
 
     def get_kv_connector_stats(self) -> KvistStats | None:
-        return self._counters.take(self._names.counts() if self._names is not None else None)
+        return self._counters.take(self._names.counts) if self._names is not None else None
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KvistStats:

@@ -21,6 +21,7 @@ from kvist.vllm.step import IDLE, Done, Load, Save, Step
 
 _PIN_SECONDS = 10.0  # a match that got no blocks by then is looked up again
 _STEPS = 64  # under way at once, by far more than any engine has
+_LONGEST_SESSION = 255  # bytes that the pool keeps of a session's name
 _MISSES = (kvist.Code.OK, kvist.Code.NOT_FOUND)
 
 
@@ -41,6 +42,7 @@ class Request:
         "lora",
         "request",
         "saved",
+        "session",
         "space",
         "waits",
     )
@@ -49,6 +51,8 @@ class Request:
         self.request, self.lora = request, lora
         self.chain = kvist.Digests()  # of the first `count` positions, as `space` names them; `last`: hash of the last one
         self.count, self.last, self.space = 0, b"", None
+        session = str(getattr(request, "session_id", None) or "")
+        self.session = session if len(session.encode()) <= _LONGEST_SESSION else ""
         self.local = 0  # tokens that the engine had itself at the last look
         self.saved = 0  # positions that need no saving any more
         self.due = 0  # tokens computed at which there may be one more
@@ -79,6 +83,9 @@ class Flight:
             self.pins = None
 
 
+Begun = tuple[Request, int, kvist.Digests]  # a save: of this request, from this position on
+
+
 class Scheduler:
     """One engine's. between: loads are asynchronous; saves, loads: whether this engine stores and reads (its kv_role);
     events: where KV events are made, or None."""
@@ -107,7 +114,7 @@ class Scheduler:
         self._landing: list[Flight] = []  # their flights
         self._flying: dict[str, Flight] = {}  # asynchronous loads, by request
         self._keys: dict[bytes, Flight] = {}  # and by the first position that they load
-        self._steps: deque[tuple[int, list[Flight], list[tuple[Request, int]]]] = deque()  # steps under way with work
+        self._steps: deque[tuple[int, list[Flight], list[Begun]]] = deque()  # steps under way with work
         self._number = 0
         self._acked = 0
         self._boundary_groups = {column.group.index for column in plan.columns if column.group.by_boundary}
@@ -185,6 +192,8 @@ class Scheduler:
             if self.events is not None:
                 self.events.gone(chain[first])
             return None
+        if self.events is not None and first + len(found) < limit:
+            self.events.gone(chain[first + len(found)])
         state.found, state.found_first, state.found_limit, state.found_at = found, first, limit, now
         return found
 
@@ -271,7 +280,7 @@ class Scheduler:
     def step(self, output: Any) -> Step:
         """What the workers have to do in this step."""
         saves: list[Save] = []
-        begun: list[tuple[Request, int]] = []
+        begun: list[Begun] = []
         if self._saves:
             requests = self.requests
             for request_id, tokens in output.num_scheduled_tokens.items():
@@ -294,7 +303,7 @@ class Scheduler:
         return Step(self.names.name, self._number, self._acked, before, later, saves)
 
     def _plan_save(
-        self, request_id: str, state: Request, tokens: int, blocks: Any, saves: list[Save], begun: list[tuple[Request, int]]
+        self, request_id: str, state: Request, tokens: int, blocks: Any, saves: list[Save], begun: list[Begun]
     ) -> None:
         hashes = state.request.block_hashes
         full = min((state.request.num_computed_tokens + tokens) // self._tokens, len(hashes) // self._scale)
@@ -312,8 +321,8 @@ class Scheduler:
             self._saved(state, full)
             return
         number = self.events.planned(state.request, start, full, chain) if self.events is not None else 0
-        saves.append(Save(chain, runs, number))
-        begun.append((state, start))
+        saves.append(Save(chain, runs, number, state.session))
+        begun.append((state, start, chain))
         self._saved(state, full)
 
     def _plan_boundaries(self, blocks: Any, saves: list[Save]) -> None:
@@ -347,10 +356,8 @@ class Scheduler:
                 flight.land()
                 if bad and not flight.blocks.isdisjoint(bad):
                     flight.state.failed = True
-            if bad:  # nothing of that step was stored
-                for state, start in begun:
-                    if start < state.saved:
-                        self._saved(state, start)
+            if bad:
+                self._undo(begun, ours=any(not flight.blocks.isdisjoint(bad) for flight in landed))
         for flight in self._flying.values() if bad else ():
             if not flight.blocks.isdisjoint(bad):
                 flight.state.failed = True
@@ -367,6 +374,20 @@ class Scheduler:
         if self.events is not None and isinstance(done, Done):
             self.events.stored(done)
 
+    def _undo(self, begun: list[Begun], ours: bool) -> None:
+        """A step computed with blocks that were not right. ours: the workers knew and stored nothing of it; else they were
+        another connector's, and what was stored has to go."""
+        space = self.names.space() if not ours and begun else None
+        for state, start, chain in begun:
+            if start < state.saved:
+                self._saved(state, start)
+            try:
+                if space is not None:
+                    for part in range(len(self.plan.columns) * self.plan.ranks):
+                        space.remove(chain, part=part, timeout=self._deadline)
+            except kvist.Error as error:
+                self.names.failed(error)
+
     # ---- resets ---------------------------------------------------------------------------------------------------
 
     def idle(self) -> bool:
@@ -378,6 +399,8 @@ class Scheduler:
         for state in self.requests.values():
             state.drop()
             state.count, state.space = 0, None
+        if self.events is not None:
+            self.events.forget()
 
     def close(self) -> None:
         for state in self.requests.values():

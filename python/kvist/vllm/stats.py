@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import Counter, Histogram
@@ -29,6 +30,7 @@ TIMES = {
     "load_seconds": ("Time of one request's blocks from the pool", (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)),
     "save_seconds": ("Time that a step spent storing", (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)),
 }
+_EVERY = 64  # steps without anything to tell until the link is asked
 _MOST_TIMES = 1024  # of one kind between two reports; more are left out
 
 
@@ -75,6 +77,7 @@ class Counters:
     def __init__(self) -> None:
         self._stats = KvistStats()
         self._dirty = False
+        self._calls = 0
         self._failures: dict[str, int] = {}
 
     def add(self, name: str, by: int = 1) -> None:
@@ -93,14 +96,18 @@ class Counters:
         if len(values) < _MOST_TIMES:
             values.append(seconds)
 
-    def take(self, failures: dict[str, int] | None = None) -> KvistStats | None:
-        """What was counted since the last time; None: nothing. failures: the link's counts, of which the new ones go in."""
-        if failures is not None:
-            for reason, number in failures.items():
-                more = number - self._failures.get(reason, 0)
-                if more > 0:
-                    self.because("failures", reason, more)
-            self._failures = failures
+    def take(self, failures: Callable[[], dict[str, int] | None]) -> KvistStats | None:
+        """What was counted since the last time; None: nothing. failures: gives the link's counts, of which the new ones go in;
+        it is called with something new or once in a while, since this is called in every step."""
+        self._calls += 1
+        if not self._dirty and self._calls % _EVERY:
+            return None
+        counts = failures() or {}
+        for reason, number in counts.items():
+            more = number - self._failures.get(reason, 0)
+            if more > 0:
+                self.because("failures", reason, more)
+        self._failures = counts
         if not self._dirty:
             return None
         taken, self._stats, self._dirty = self._stats, KvistStats(), False

@@ -23,11 +23,12 @@ class Load:
 
 @dataclass
 class Save:
-    """Blocks that are full after this step. number: for the answer, 0 where none is wanted."""
+    """Blocks that are full after this step. number: for the answer, 0 where none is wanted; session: the conversation."""
 
     chain: kvist.Digests
     runs: list[Run]
     number: int = 0
+    session: str = ""
 
 
 class Step(KVConnectorMetadata):

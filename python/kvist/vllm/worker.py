@@ -278,7 +278,7 @@ class Worker:
             self._open[save.number] = (len(save.runs), len(save.chain))
         for number, start, ids in save.runs:
             try:
-                call = self._put(space, save.chain[start : start + len(ids)], number, ids, left)
+                call = self._put(space, save, number, start, ids, left)
             except kvist.Error as error:
                 self.names.failed(error)
                 self._drop([Save(save.chain, [(number, start, ids)])], error.code.name.lower())
@@ -296,12 +296,15 @@ class Worker:
         return True
 
     def _put(
-        self, space: kvist.Space, chain: kvist.Digests, number: int, ids: list[int], timeout: float
+        self, space: kvist.Space, save: Save, number: int, start: int, ids: list[int], timeout: float
     ) -> kvist.Submitted:
+        chain = save.chain if start == 0 and len(ids) == len(save.chain) else save.chain[start : start + len(ids)]
         pages = self._pages.column(number)
         # A stage without layers of this group says so with one byte: a position counts only with all its parts.
         source = pages[ids] if pages is not None else [b"\0"] * len(ids)
-        return space.submit_put(chain, source, part=self._parts[number], timeout=timeout)
+        return space.submit_put(
+            chain, source, part=self._parts[number], session=save.session or None, timeout=timeout
+        )
 
     def _stored(self, put: _Put) -> None:
         results = put.call.results
@@ -357,9 +360,10 @@ class Worker:
     def _poll(self) -> None:
         link = self.names.link
         client = link.client if link is not None else None
-        if client is not self._client:  # calls of the one before come out of nowhere any more
+        if client is not self._client:
+            if self._client is not None:
+                self._puts.clear()  # calls of the one before come out of nowhere any more
             self._client = client
-            self._puts.clear()
         if client is None or client.closed:
             return
         try:

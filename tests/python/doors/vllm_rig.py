@@ -12,6 +12,7 @@ import torch
 from vllm.config import (
     CacheConfig,
     DeviceConfig,
+    KVEventsConfig,
     KVTransferConfig,
     ModelConfig,
     ParallelConfig,
@@ -124,6 +125,8 @@ class Rig:
         )
         self.connector = self.scheduler.connector
         self.outputs = {}
+        self.events = []  # as published
+        self.scheduler.kv_event_publisher.publish = lambda batch: self.events.extend(batch.events)
         self.stats = None
         self.steps = 0
 
@@ -314,9 +317,21 @@ def _lora(request):
 
 
 def vllm_config(
-    folder, extra, *, role="kv_both", policy="recompute", ranks=1, num_blocks=200, batch=512, algorithm="sha256_cbor", **cache
+    folder,
+    extra,
+    *,
+    role="kv_both",
+    policy="recompute",
+    ranks=1,
+    num_blocks=200,
+    batch=512,
+    algorithm="sha256_cbor",
+    events=False,
+    **cache,
 ):
+    published = KVEventsConfig(enable_kv_cache_events=True, publisher="null") if events else None
     config = VllmConfig(
+        kv_events_config=published,
         model_config=ModelConfig(model=str(folder), skip_tokenizer_init=True, dtype="float32", seed=0, max_model_len=2048),
         scheduler_config=SchedulerConfig(
             max_num_seqs=16,
