@@ -130,6 +130,10 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
     def has_connector_metadata(self) -> bool:
         return False  # what is asked before the hooks of each layer, which have nothing to do
 
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        if self._worker is not None:
+            self._worker.before_step()
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         step = self._connector_metadata
         if step is not IDLE and self._worker is not None and isinstance(step, Step):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import kvist
+from kvist._types import error_class
 from kvist.vllm import layout
 from kvist.vllm.names import Names
 from kvist.vllm.plan import Plan
@@ -19,18 +20,56 @@ from kvist.vllm.settings import Settings
 from kvist.vllm.stats import Counters
 from kvist.vllm.step import Done, Load, Name, Save, Step
 
+_WHOLE = (kvist.Code.UNAVAILABLE, kvist.Code.FAILED_PRECONDITION)
 _GRACE = 5.0  # seconds behind its deadline after which a load is given up by us
 _SHORTEST, _LONGEST = 0.5, 8.0  # pauses after a slow store
 
 
+def _slice(chain: kvist.Digests, start: int, count: int) -> kvist.Digests:
+    return chain if start == 0 and count == len(chain) else chain[start : start + count]
+
+
 class HostPages:
-    """KV tensors in host memory: the pool copies from and into them itself."""
+    """KV tensors in host memory: the pool copies from and into them itself. What KV tensors elsewhere have too: the worker
+    calls this and nothing else (kvist/vllm/worker_cuda.py is the other one)."""
 
     def __init__(self, columns: list[kvist.Pages | None]) -> None:
         self._columns = columns
 
-    def column(self, number: int) -> kvist.Pages | None:
-        return self._columns[number]
+    def page_bytes(self, column: int) -> int:
+        """Of one block; 0: this worker has no layer of the group."""
+        pages = self._columns[column]
+        return pages.page_bytes if pages is not None else 0
+
+    def read(
+        self, space: kvist.Space, chain: kvist.Digests, column: int, ids: list[int], part: int, timeout: float
+    ) -> kvist.Results:
+        """Fills the blocks, and waits for it."""
+        return space.get(chain, self._pages(column)[ids], part=part, timeout=timeout)
+
+    def begin_read(
+        self, space: kvist.Space, chain: kvist.Digests, column: int, ids: list[int], part: int, timeout: float
+    ) -> kvist.Submitted:
+        """Begins to fill them."""
+        return space.submit_get(chain, self._pages(column)[ids], part=part, timeout=timeout)
+
+    def begin_write(
+        self, space: kvist.Space, chain: kvist.Digests, column: int, ids: list[int], part: int, session: str, timeout: float
+    ) -> kvist.Submitted | None:
+        """Stores them; None: there is no room for them here. They may be overwritten by the next step."""
+        return space.submit_put(chain, self._pages(column)[ids], part=part, session=session or None, timeout=timeout)
+
+    def before_step(self) -> None:
+        """The step that begins may overwrite blocks that are being stored."""
+
+    def advance(self, finished: list[kvist.Submitted]) -> list[Any]:
+        """What came out of Client.poll(); returns the calls that are done now."""
+        return finished
+
+    def _pages(self, column: int) -> kvist.Pages:
+        pages = self._columns[column]
+        assert pages is not None
+        return pages
 
 
 class _Put:
@@ -38,7 +77,7 @@ class _Put:
 
     __slots__ = ("call", "nbytes", "number", "positions", "space")
 
-    def __init__(self, space: kvist.Space, call: kvist.Submitted, number: int, positions: int, nbytes: int) -> None:
+    def __init__(self, space: kvist.Space, call: Any, number: int, positions: int, nbytes: int) -> None:
         self.space, self.call, self.number, self.positions, self.nbytes = space, call, number, positions, nbytes
 
 
@@ -50,7 +89,7 @@ class _Get:
     def __init__(self, request: str, until: float) -> None:
         self.request, self.until = request, until
         self.began = time.monotonic()
-        self.calls: dict[int, tuple[kvist.Submitted, list[int], int, kvist.Space]] = {}  # by id: call, blocks, bytes of one
+        self.calls: dict[int, tuple[Any, list[int], int, kvist.Space]] = {}  # by id: call, blocks, bytes of one
         self.bad: set[int] = set()
 
 
@@ -121,11 +160,16 @@ class Worker:
                 made[index] = kvist.Pages(group_arrays) if group_arrays else None
             self._pages = HostPages([made[column.group.index] for column in self.plan.columns])
         elif devices == {"cuda"}:
-            from kvist.vllm.worker_cuda import CudaPages
+            from kvist.vllm.worker_cuda import cuda_pages
 
-            self._pages = CudaPages([arrays[column.group.index] for column in self.plan.columns])
+            self._pages = cuda_pages([arrays[column.group.index] for column in self.plan.columns])
         else:
             raise layout.UnknownLayout(f"KV tensors on {', '.join(sorted(devices))}")
+
+    def before_step(self) -> None:
+        """A step begins that may overwrite blocks of requests that ended or were preempted."""
+        if self._puts and self._pages is not None:
+            self._pages.before_step()
 
     # ---- loads ----------------------------------------------------------------------------------------------------
 
@@ -151,21 +195,21 @@ class Worker:
 
     def _fill(self, space: kvist.Space | None, load: Load, number: int, start: int, ids: list[int]) -> set[int]:
         """Copies one run; the blocks that are not right afterwards."""
-        pages = self._pages.column(number)
-        if pages is None:
+        nbytes = self._pages.page_bytes(number)
+        if nbytes == 0:
             return set()
         if space is None:
             return set(ids)
-        chain = load.chain if start == 0 and len(ids) == len(load.chain) else load.chain[start : start + len(ids)]
+        chain = _slice(load.chain, start, len(ids))
         try:
-            results = space.get(chain, pages[ids], part=self._parts[number], timeout=self.settings.deadline)
+            results = self._pages.read(space, chain, number, ids, self._parts[number], self.settings.deadline)
         except kvist.Error as error:
             self.names.failed(error)
             return set(ids)
-        self._loaded(results.done, pages.page_bytes)
+        self._loaded(results.done, nbytes)
         return self._bad(space, results, ids)
 
-    def _bad(self, space: kvist.Space, results: kvist.Results, ids: list[int]) -> set[int]:
+    def _bad(self, space: kvist.Space, results: Any, ids: list[int]) -> set[int]:
         if results.ok:
             return set()
         self._check(space, results)
@@ -179,25 +223,24 @@ class Worker:
         self._gets[load.request] = get
         space = self._space(name)
         for number, start, ids in load.runs:
-            pages = self._pages.column(number)
-            if pages is None:
+            nbytes = self._pages.page_bytes(number)
+            if nbytes == 0:
                 continue
             if space is None:
                 get.bad.update(ids)
                 continue
+            chain = _slice(load.chain, start, len(ids))
             try:
-                call = space.submit_get(
-                    load.chain[start : start + len(ids)], pages[ids], part=self._parts[number], timeout=self.settings.deadline
-                )
+                call = self._pages.begin_read(space, chain, number, ids, self._parts[number], self.settings.deadline)
             except kvist.Error as error:
                 self.names.failed(error)
                 get.bad.update(ids)
                 continue
-            get.calls[id(call)] = (call, ids, pages.page_bytes, space)
+            get.calls[id(call)] = (call, ids, nbytes, space)
             if call.done:
                 self._got(get, call)
 
-    def _got(self, get: _Get, call: kvist.Submitted) -> None:
+    def _got(self, get: _Get, call: Any) -> None:
         _, ids, nbytes, space = get.calls.pop(id(call))
         self._loaded(call.results.done, nbytes)
         get.bad |= self._bad(space, call.results, ids)
@@ -276,35 +319,38 @@ class Worker:
             return left > 0
         if save.number:
             self._open[save.number] = (len(save.runs), len(save.chain))
-        for number, start, ids in save.runs:
+        for i, (number, start, ids) in enumerate(save.runs):
             try:
                 call = self._put(space, save, number, start, ids, left)
             except kvist.Error as error:
                 self.names.failed(error)
-                self._drop([Save(save.chain, [(number, start, ids)])], error.code.name.lower())
-                self._answer(save.number, 0)
+                for _, _, unsaved in save.runs[i:]:
+                    self._unsaved(save, unsaved, error.code.name.lower())
                 if isinstance(error, kvist.FailedPrecondition):
                     return False  # another namespace: it is opened by the next steps
                 self._pause.begin(time.monotonic())
                 return False
-            pages = self._pages.column(number)
-            put = _Put(space, call, save.number, start + len(ids), pages.page_bytes if pages is not None else 1)
+            if call is None:
+                self._unsaved(save, ids, "no_staging")
+                continue
+            put = _Put(space, call, save.number, start + len(ids), self._pages.page_bytes(number) or 1)
             if call.done:
                 self._stored(put)
             else:
                 self._puts[id(call)] = put
         return True
 
-    def _put(
-        self, space: kvist.Space, save: Save, number: int, start: int, ids: list[int], timeout: float
-    ) -> kvist.Submitted:
-        chain = save.chain if start == 0 and len(ids) == len(save.chain) else save.chain[start : start + len(ids)]
-        pages = self._pages.column(number)
+    def _put(self, space: kvist.Space, save: Save, number: int, start: int, ids: list[int], timeout: float) -> Any:
+        chain = _slice(save.chain, start, len(ids))
+        part = self._parts[number]
+        if self._pages.page_bytes(number):
+            return self._pages.begin_write(space, chain, number, ids, part, save.session, timeout)
         # A stage without layers of this group says so with one byte: a position counts only with all its parts.
-        source = pages[ids] if pages is not None else [b"\0"] * len(ids)
-        return space.submit_put(
-            chain, source, part=self._parts[number], session=save.session or None, timeout=timeout
-        )
+        return space.submit_put(chain, [b"\0"] * len(ids), part=part, timeout=timeout)
+
+    def _unsaved(self, save: Save, ids: list[int], reason: str) -> None:
+        self.counters.because("dropped_blocks", reason, len(ids))
+        self._answer(save.number, 0)
 
     def _stored(self, put: _Put) -> None:
         results = put.call.results
@@ -371,7 +417,7 @@ class Worker:
         except kvist.Error as error:
             self.names.failed(error)
             return
-        for call in calls:
+        for call in self._pages.advance(calls):
             put = self._puts.pop(id(call), None)
             if put is not None:
                 self._stored(put)
@@ -381,13 +427,15 @@ class Worker:
                     self._got(get, call)
                     break
 
-    def _check(self, space: kvist.Space | None, results: kvist.Results) -> None:
+    def _check(self, space: kvist.Space, results: Any) -> None:
         """Counts what failed, and sees to it where that was the whole call."""
         if self.names.link is None:
             return
         try:
-            if space is not None:
+            if isinstance(results, kvist.Results):
                 space._check(results)
+            elif results.count(results[0]) == len(results) and results[0] in _WHOLE:
+                raise error_class(results[0])("a call of several pieces failed", results[0])
         except kvist.Error as error:
             self.names.failed(error)
         else:
