@@ -27,7 +27,8 @@ from vllm.logger import init_logger
 
 # Below vLLM's own loggers, so that its handlers and levels hold.
 _log = init_logger("vllm.kvist")
-_Results = getattr(base, "KVConnectorTransferResults", None)
+_Results: Any = getattr(base, "KVConnectorTransferResults", None)  # older ones call get_finished
+_NOTHING = _Results(frozenset(), frozenset(), frozenset()) if _Results is not None else None
 _MOST_CALLS = 32  # asynchronous reads of one client at once; as many are left for stores
 
 
@@ -157,10 +158,10 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         return None, done or None
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
-        if self._worker is None:
-            return _Results()
+        if self._worker is None or not self._worker.busy():
+            return _NOTHING
         done, failed = self._worker.finished()
-        return _Results(finished_recving=done, failed_recving=failed) if done else _Results(set(), set(), set())
+        return _Results(finished_recving=done, failed_recving=failed) if done else _NOTHING
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         return set()

@@ -30,7 +30,7 @@ TIMES = {
     "load_seconds": ("Time of one request's blocks from the pool", (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)),
     "save_seconds": ("Time that a step spent storing", (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)),
 }
-_EVERY = 64  # steps without anything to tell until the link is asked
+EVERY = 16  # steps are told of together, since telling costs more than counting
 _MOST_TIMES = 1024  # of one kind between two reports; more are left out
 
 
@@ -97,10 +97,10 @@ class Counters:
             values.append(seconds)
 
     def take(self, failures: Callable[[], dict[str, int] | None]) -> KvistStats | None:
-        """What was counted since the last time; None: nothing. failures: gives the link's counts, of which the new ones go in;
-        it is called with something new or once in a while, since this is called in every step."""
+        """Called in every step. What was counted since the last time; None: nothing, or too early to tell. failures: gives the
+        link's counts, of which the new ones go in."""
         self._calls += 1
-        if not self._dirty and self._calls % _EVERY:
+        if self._calls % EVERY:
             return None
         counts = failures() or {}
         for reason, number in counts.items():

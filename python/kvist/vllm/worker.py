@@ -21,6 +21,9 @@ from kvist.vllm.stats import Counters
 from kvist.vllm.step import Done, Load, Name, Save, Step
 
 _WHOLE = (kvist.Code.UNAVAILABLE, kvist.Code.FAILED_PRECONDITION)
+_ASK = 8  # steps between two looks at stores that nobody waits for
+_RATE = float(1 << 30)  # bytes a second that a step's stores are allowed to take to copy, at least
+_LATE = 4  # unanswered stores in a row after which a pause is made
 _GRACE = 5.0  # seconds behind its deadline after which a load is given up by us
 _SHORTEST, _LONGEST = 0.5, 8.0  # pauses after a slow store
 
@@ -130,6 +133,9 @@ class Worker:
         self._reports = 0  # of bad blocks, to the scheduler
         self._poisoned = 0  # nothing is stored until the scheduler has acted on this report
         self._pause = Pause()
+        self._asked = 0
+        self._copied = 0  # bytes of this step's stores
+        self._late = 0  # stores in a row that were not answered in time
         self._step = 0  # with work, not told of yet
         self._done: dict[int, tuple[int, int]] = {}  # answers to saves: workers and positions
         self._open: dict[int, tuple[int, int]] = {}  # saves of several calls: how many are left, positions
@@ -250,12 +256,19 @@ class Worker:
             self.counters.add("loaded_blocks", blocks)
             self.counters.add("loaded_bytes", blocks * nbytes)
 
+    def busy(self) -> bool:
+        """Whether finished() could have something to tell, or stores that were answered should be counted."""
+        if self._gets:
+            return True
+        if not self._puts:
+            return False
+        self._asked += 1
+        return bool(self._open) or self._asked % _ASK == 0 or len(self._puts) * 2 > self.settings.max_saves
+
     def finished(self) -> tuple[set[str], set[str]]:
         """Asynchronous loads that are over, each told once, and which of them failed without saying which blocks."""
         done: set[str] = set()
         failed: set[str] = set()
-        if not self._gets and not self._puts:
-            return done, failed
         self._poll()
         now = time.monotonic()
         for request, get in list(self._gets.items()):
@@ -303,6 +316,7 @@ class Worker:
         if space is None:
             self._drop(step.saves, "unavailable")
             return
+        self._copied = 0
         for i, save in enumerate(step.saves):
             if not self._save(space, save, began):
                 self._drop(step.saves[i + 1 :], "pause")
@@ -311,7 +325,9 @@ class Worker:
 
     def _save(self, space: kvist.Space, save: Save, began: float) -> bool:
         """False: the node does not keep up, and the step should not try another one."""
-        left = self.settings.save_deadline - (time.monotonic() - began)
+        nbytes = sum(len(ids) * self._pages.page_bytes(number) for number, _, ids in save.runs)
+        left = self.settings.save_deadline - (time.monotonic() - began) + (self._copied + nbytes) / _RATE
+        self._copied += nbytes
         if len(self._puts) >= self.settings.max_saves:
             self._poll()
         if left <= 0 or len(self._puts) + len(save.runs) > self.settings.max_saves:
@@ -364,9 +380,11 @@ class Worker:
         if missing:
             self._check(put.space, results)
             self.counters.because("dropped_blocks", "refused", missing)
-            if results.count(kvist.Code.DEADLINE_EXCEEDED) or results.count(kvist.Code.UNAVAILABLE):
+            self._late += results.count(kvist.Code.DEADLINE_EXCEEDED) > 0
+            if self._late >= _LATE or results.count(kvist.Code.UNAVAILABLE):
                 self._pause.begin(time.monotonic())
         else:
+            self._late = 0
             self._pause.end()
         if put.number:
             stop = next((i for i, code in enumerate(results) if code not in (0, kvist.Code.ALREADY_EXISTS)), len(results))
