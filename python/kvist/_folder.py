@@ -21,11 +21,14 @@ class Folder:
         _remove_left(tempfile.gettempdir())
         while True:
             self.path = tempfile.mkdtemp(prefix=_PREFIX)
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            except FileNotFoundError:  # another process came before the lock, and took it for left
+                continue
             fcntl.flock(self._fd, fcntl.LOCK_SH)
             if os.fstat(self._fd).st_nlink > 0:
                 return
-            os.close(self._fd)  # another process came before the lock, and took it for left
+            os.close(self._fd)  # it came between the two
 
     def remove(self) -> None:
         """With what is in it. May be called again."""

@@ -1,5 +1,6 @@
 """kvist.Node, and the command that comes with the package."""
 
+import fcntl
 import json
 import logging
 import os
@@ -8,12 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 
 import pytest
 
 import kvist
 from conftest import identity, keys, pattern, wait_until
+from kvist._folder import Folder
 
 
 def loopback_is_up():
@@ -109,6 +112,25 @@ sys.stdin.readline()
     next_one = program(code, env=environment)
     assert pathlib.Path(next_one.line()).exists()
     assert not left.exists() and kept.exists() and (other / "file").exists()
+
+
+@pytest.mark.parametrize("module, name", [(os, "open"), (fcntl, "flock")])
+def test_a_folder_that_another_process_takes_for_left_is_made_again(tmp_path, monkeypatch, module, name):
+    call, taken = getattr(module, name), []
+
+    def another_comes_first(subject, flags):
+        if not taken:
+            taken.extend(tmp_path.iterdir())
+            taken[0].rmdir()
+        return call(subject, flags)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(module, name, another_comes_first)
+    folder = Folder()
+    monkeypatch.undo()
+    assert len(taken) == 1 and list(tmp_path.iterdir()) == [pathlib.Path(folder.path)]
+    folder.remove()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_command_is_told(monkeypatch):
