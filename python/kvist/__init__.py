@@ -13,6 +13,7 @@ at blocks without a copy. kvist.aio has the asyncio form.
 
 from kvist._identity import Identity, Part
 from kvist._kvist import (
+    Addresses,
     Batch,
     Block,
     Client,
@@ -48,6 +49,7 @@ from kvist._types import (
 from kvist.node import Node
 
 __all__ = [
+    "Addresses",
     "AlreadyExists",
     "Batch",
     "Block",

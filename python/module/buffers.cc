@@ -215,15 +215,33 @@ bool Pieces<RangeT>::read_selection(PyObject* object, size_t blocks) {
 }
 
 template <typename RangeT>
+bool Pieces<RangeT>::read_addresses(PyObject* object, size_t blocks) {
+  const auto& given = Object<AddressesValue>::of(object);
+  if (given.ends.size() != blocks) {
+    PyErr_Format(PyExc_ValueError, "there are %zu blocks, but the addresses of %zu", blocks, given.ends.size());
+    return false;
+  }
+  const std::span<RangeT> ranges = ranges_.resize(given.pieces.size());
+  for (size_t p = 0; p < ranges.size(); ++p) ranges[p] = {given.pieces[p].data, given.pieces[p].size};
+  const std::span<std::span<const RangeT>> views = blocks_.resize(blocks);
+  for (size_t i = 0, begin = 0; i < blocks; begin = given.ends[i++]) {
+    views[i] = {ranges.data() + begin, given.ends[i] - begin};
+  }
+  return true;
+}
+
+template <typename RangeT>
 bool Pieces<RangeT>::read(State* state, PyObject* object, size_t blocks, uint32_t block_bytes) {
   if (PyObject_TypeCheck(object, state->selection)) return read_selection(object, blocks);
+  if (PyObject_TypeCheck(object, state->addresses)) return read_addresses(object, blocks);
   const bool memory = PyObject_CheckBuffer(object) ||
                       (!PyList_Check(object) && !PyTuple_Check(object) && PyObject_HasAttrString(object, "__dlpack__"));
   if (memory) return first_.hold(object, kWritable) && read_one(first_, blocks, block_bytes);
   if (PySequence_Check(object)) return read_sequence(object, blocks);
   PyErr_Format(
       PyExc_TypeError,
-      "%R gives no blocks: give one buffer of all, a sequence with a buffer (or the pieces) of each, or Pages(...)[ids]",
+      "%R gives no blocks: give one buffer of all, a sequence with a buffer (or the pieces) of each, Pages(...)[ids] or "
+      "Addresses(...)",
       reinterpret_cast<PyObject*>(Py_TYPE(object)));
   return false;
 }

@@ -10,6 +10,7 @@
 //     first dimension is n); no Python object is made or looked at per block
 //   - a sequence of n items: each a buffer (one block) or a sequence of buffers (the pieces of one block, in order)
 //   - a selection of pages: kvist.Pages(arrays)[ids]
+//   - raw memory: kvist.Addresses(addresses, sizes)
 // A buffer is whatever has the buffer protocol or DLPack in host memory. Its dtype does not matter: blocks are bytes.
 //
 // Threads: needs the GIL, but for blocks() and the ranges in it. Not copyable: libraries fill views in place.
@@ -99,6 +100,7 @@ class Pieces {
   bool read_sequence(PyObject* sequence, size_t blocks);
   bool read_block(PyObject* item, size_t index);
   bool read_selection(PyObject* object, size_t blocks);
+  bool read_addresses(PyObject* object, size_t blocks);
 
   Memory first_;
   std::deque<Memory> others_;
@@ -122,6 +124,13 @@ struct PagesValue {
 struct SelectionValue {
   Ref pages;
   std::vector<uint32_t> ids;
+};
+
+// The value of a kvist.Addresses, see addresses.cc. Block i: the pieces from ends[i - 1] to ends[i].
+struct AddressesValue {
+  std::vector<Range> pieces;
+  std::vector<size_t> ends;
+  uint64_t total = 0;  // bytes: sums of sizes cannot overflow
 };
 
 }  // namespace kvist::python

@@ -68,8 +68,8 @@ int execute(PyObject* module) {
   State* state = state_of(module);
   const bool added = take_classes(state) && add_digests(module, state) && add_results(module, state) &&
                      add_views(module, state) && add_batch(module, state) && add_pages(module, state) &&
-                     add_submitted(module, state) && add_space(module, state) && add_client(module, state) &&
-                     add_identity(module) && add_spawn(module) &&
+                     add_submitted(module, state) && add_addresses(module, state) && add_handle(module, state) &&
+                     add_space(module, state) && add_client(module, state) && add_identity(module) && add_spawn(module) &&
                      PyModule_AddStringConstant(module, "version", KVIST_VERSION) == 0;
   return added ? 0 : -1;
 }
@@ -77,9 +77,9 @@ int execute(PyObject* module) {
 // The objects that the module refers to: types and classes can refer back to it.
 template <typename Visit>
 int each(State* state, Visit&& visit) {
-  for (PyTypeObject** type :
-       {&state->client, &state->space, &state->digests, &state->results, &state->prefix, &state->pinned, &state->blocks,
-        &state->block, &state->batch, &state->room, &state->pages, &state->selection, &state->submitted}) {
+  for (PyTypeObject** type : {&state->client, &state->space, &state->digests, &state->results, &state->prefix,
+                              &state->pinned, &state->blocks, &state->block, &state->batch, &state->room, &state->pages,
+                              &state->selection, &state->submitted, &state->addresses, &state->handle}) {
     if (const int stop = visit(reinterpret_cast<PyObject**>(type)); stop != 0) return stop;
   }
   for (PyObject** object : {&state->forked, &state->pins_left, &state->run, &state->stats, &state->listing}) {

@@ -30,6 +30,8 @@ struct State {
   PyTypeObject* pages = nullptr;
   PyTypeObject* selection = nullptr;
   PyTypeObject* submitted = nullptr;
+  PyTypeObject* addresses = nullptr;
+  PyTypeObject* handle = nullptr;
   // Taken from kvist/_types.py.
   std::array<PyObject*, kStatusCodes> codes{};   // kvist.Code by number
   std::array<PyObject*, kStatusCodes> errors{};  // the exception of each code
@@ -60,6 +62,8 @@ bool add_views(PyObject* module, State* state);
 bool add_batch(PyObject* module, State* state);
 bool add_pages(PyObject* module, State* state);
 bool add_submitted(PyObject* module, State* state);
+bool add_addresses(PyObject* module, State* state);
+bool add_handle(PyObject* module, State* state);
 bool add_identity(PyObject* module);
 bool add_spawn(PyObject* module);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/copy.h"
 #include "dlpack.h"
 #include "results.h"
 
@@ -180,6 +181,34 @@ PyObject* pinned_item(PyObject* self, Py_ssize_t index) {
 PyObject* pinned_results(PyObject* self, void*) { return Py_NewRef(holder_of(self).results.get()); }
 PyObject* pinned_hits(PyObject* self, void*) { return PyObject_GetAttrString(holder_of(self).results.get(), "done"); }
 
+// The bytes objects of all blocks are made first, and filled without the GIL: nobody else can see them yet.
+PyObject* pinned_copies(PyObject* self, PyObject*) {
+  return guarded([&]() -> PyObject* {
+    if (holder_of(self).process != getpid()) return raise_forked(state_of_object(self));
+    const std::shared_ptr<Held> held = holder_of(self).held;
+    if (held == nullptr) return released_error();
+    const size_t count = held->pinned.size();
+    Ref list(PyList_New(static_cast<Py_ssize_t>(count)));
+    if (!list) return nullptr;
+    std::vector<std::pair<char*, const Block*>> copies;
+    copies.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      const Block* block = held->pinned[i];
+      PyObject* bytes = block == nullptr ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize(nullptr, block->size);
+      if (bytes == nullptr) return nullptr;
+      if (block != nullptr && block->size > 0) copies.emplace_back(PyBytes_AsString(bytes), block);
+      if (PyList_SetItem(list.get(), static_cast<Py_ssize_t>(i), bytes) != 0) return nullptr;
+    }
+    const Unlocked unlocked;
+    const Copier copier;
+    for (size_t i = 0; i < copies.size(); ++i) {
+      if (i + 1 < copies.size()) prefetch_block(copies[i + 1].second->data, copies[i + 1].second->size);
+      copier.copy(copies[i].first, copies[i].second->data, copies[i].second->size);
+    }
+    return list.release();
+  });
+}
+
 // ---- words --------------------------------------------------------------------------------------------------------
 
 constexpr const char* kPrefixDocs =
@@ -191,6 +220,10 @@ constexpr const char* kPrefixDocs =
 constexpr const char* kPinnedDocs =
     "Blocks pinned one by one, from Space.pin(): a sequence with a Block for each position, or None where it missed;\n"
     "``results`` says why. Lives and ends like a Prefix.";
+constexpr const char* kCopiesDocs =
+    "copies($self)\n--\n\n"
+    "A list with the bytes of each block, copied without the GIL; None where it missed (``results`` says why). For values\n"
+    "whose length the reader does not know.";
 constexpr const char* kBlockDocs =
     "A block in place, read-only. ``memoryview(block)``, ``numpy.frombuffer(block, dtype)``, ``numpy.from_dlpack(block)`` "
     "and\n"
@@ -303,9 +336,11 @@ bool add_pinned(PyObject* module, State* state) {
       {"hits", pinned_hits, nullptr, "How many blocks were there.", nullptr},
       {"closed", is_closed, nullptr, "Whether the pins were given back (or wait for the last view).", nullptr},
       {}};
+  static PyMethodDef kMethods[] = {
+      plain_method("copies", pinned_copies, kCopiesDocs), kHolderMethods[0], kHolderMethods[1], kHolderMethods[2], {}};
   static PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>(kPinnedDocs)},
                                  {Py_tp_dealloc, slot(Object<HolderValue>::dealloc)},
-                                 {Py_tp_methods, kHolderMethods},
+                                 {Py_tp_methods, kMethods},
                                  {Py_tp_getset, kProperties},
                                  {Py_sq_length, slot(pinned_length)},
                                  {Py_sq_item, slot(pinned_item)},
