@@ -126,7 +126,7 @@ constexpr std::array kKeys = {
               "The size that most blocks will have; sets pool.max_blocks",
               put<&O::pool, &D::block_bytes>, look<&O::pool, &D::block_bytes>},
     ConfigKey{"pool", "max_blocks", T::kNumber, "N", "0", nullptr, 0, kMaxEntries - 1, 1, nullptr, "--max-blocks", false,
-              "Room in the tables; 0: from pool.block_bytes, else one for 16KiB of memory",
+              "Room in the tables; 0: from pool.block_bytes, at least 16384, else one for 16KiB of memory, at least 65536",
               put<&O::pool, &D::max_blocks>, look<&O::pool, &D::max_blocks>},
     text_key("pool", "token_file", "FILE", "none: whoever may open the socket", "--token-file",
          "Clients must bring the token in this file's first line",

@@ -7,8 +7,8 @@
 // The protocol is a hazard pointer across processes. The reader publishes a pin in memory that the node can see, then
 // looks again whether the entry is still what it found. The node marks an entry dead, then looks for pins. Both sides use
 // sequentially consistent operations for those two steps, so that at least one of them sees the other (each of the two
-// weakened to a plain store gives wrong bytes within seconds: tests/mutations). No fence, no system call, and no wait but for
-// the few microseconds in which eviction, having chosen this very block, looks whether somebody holds it.
+// weakened to a plain store gives wrong bytes within seconds: tests/mutations). No fence, no system call, and no wait but
+// for the few microseconds in which eviction, having chosen this very block, looks whether somebody holds it.
 //
 // Threads: a Reader is stateless and may be used from any thread. A pin word belongs to the thread that holds it.
 // Lifetime: the mappings must outlive the Reader and every view.
