@@ -114,6 +114,7 @@ class Bench:
         self.core = self.llm.llm_engine.engine_core.engine_core
         self.scheduler = self.core.scheduler.connector
         self.worker = get_kv_transfer_group()
+        self._served: list[int] | None = None
         self.totals: dict[str, int] = {}
         for side in (self.scheduler, self.worker):
             self._total(side._counters)
@@ -158,6 +159,15 @@ class Bench:
                 first = time.perf_counter() - begin
         return first, time.perf_counter() - begin
 
+    def served(self, context: int) -> list[int]:
+        """A context of so many tokens that is in the pool, and not in the engine's cache."""
+        if self._served is None or len(self._served) != context:
+            self._served = self.words(context)
+            self.generate([self._served + self.words(1)], 2)
+            self.settle()
+        assert self.llm.reset_prefix_cache()
+        return self._served
+
     def settle(self) -> None:
         """Until the node has answered to all stores."""
         ours, end = self.worker._worker, time.monotonic() + 30
@@ -170,12 +180,10 @@ class Bench:
     def ttft(self, context: int, tails: list[int]) -> None:
         blocks = context // BLOCK
         copy = self._memcpy(self.words_ids(blocks))
-        head = self.words(blocks * BLOCK)
         self.switch(False)
         recompute, _ = self.generate([self.words(blocks * BLOCK) + self.words(16)], 1)
         self.switch(True)
-        self.generate([head + self.words(1)], 2)
-        self.settle()
+        head = self.served(blocks * BLOCK)
         rows = []
         for tail in tails:
             own, restored = [], []
@@ -256,9 +264,8 @@ class Bench:
         from vllm import SamplingParams
         from vllm.v1.request import Request
 
-        head = self.words(context)
-        self.generate([head], 2)
-        self.settle()
+        context = context // BLOCK * BLOCK
+        head = self.served(context)
         ours = self.scheduler._scheduler
         first, again, miss = [], [], []
         for i in range(300):
@@ -268,7 +275,7 @@ class Bench:
                 begin = time.perf_counter()
                 found, _ = ours.match(request, 0)
                 times.append(time.perf_counter() - begin)
-                assert found == (context // BLOCK * BLOCK if prompt is head else 0)
+                assert found == (context if prompt is head else 0)
                 begin = time.perf_counter()
                 ours.match(request, 0)
                 if prompt is head:
@@ -283,9 +290,7 @@ class Bench:
         from vllm.v1.request import Request
 
         blocks = context // BLOCK
-        head = self.words(blocks * BLOCK)
-        self.generate([head], 2)
-        self.settle()
+        head = self.served(blocks * BLOCK)
         request = Request("r", head, SamplingParams(max_tokens=1), None, block_hasher=self.core.request_block_hasher)
         link = self.worker._names.link
         space, pages = link.space(), self.worker._worker._pages

@@ -85,7 +85,7 @@ class Maker:
                     f"pcp{getattr(parallel, 'prefill_context_parallel_size', 1)} "
                     f"dcp{parallel.decode_context_parallel_size}"
                 ),
-                "load": str(getattr(vllm_config.load_config, "load_format", "")),
+                "weights": "dummy" if getattr(vllm_config.load_config, "load_format", "") == "dummy" else "",
             },
         }
         self._parts = plan.parts()
@@ -145,7 +145,12 @@ def _config_digest(model: Any) -> str:
     config = model.hf_config.to_dict()
     for name in ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "_commit_hash"):
         config.pop(name, None)
-    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=_kind).encode()).hexdigest()[:32]
+
+
+def _kind(value: object) -> str:
+    """Of what JSON does not know; its text may have an address in it, which no other process has."""
+    return type(value).__name__
 
 
 def _weights(name: str) -> str:
