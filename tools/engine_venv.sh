@@ -4,7 +4,8 @@
 #
 #   tools/engine_venv.sh vllm|sglang|lmcache|mooncake
 #
-# VENV_SECONDS (default 300) is all it takes; what pip has downloaded by then it keeps for the next try.
+# It takes at most VENV_SECONDS (default 300; 900 for SGLang, which is twice as large); what pip has downloaded by then it keeps
+# for the next try.
 # Ends with 77, saying what is missing and what to do, where the environment cannot be made: its callers skip then.
 set -euo pipefail
 source "$(dirname "$0")/say.sh"
@@ -13,7 +14,9 @@ engine=${1:?which engine: vllm, sglang, lmcache or mooncake}
 list=tools/requirements-$engine.txt
 [[ -r $list ]] || die "there is no $list; the engines are: $(printf '%s\n' tools/requirements-*.txt | sed -nE 's/.*-(vllm|sglang|lmcache|mooncake)\.txt/\1/p' | paste -sd ' ')"
 dir=build/venv-$engine
-seconds=${VENV_SECONDS:-300}
+seconds=300
+[[ $engine != sglang ]] || seconds=900
+seconds=${VENV_SECONDS:-$seconds}
 stamp=$(sha256sum <"$list")
 if [[ -f $dir/.stamp && $(<"$dir/.stamp") == "$stamp" ]]; then exit 0; fi
 

@@ -12,6 +12,7 @@
 #include "cli/doctor_checks.h"
 #include "command.h"
 #include "support/fake_root.h"
+#include "support/paths.h"
 
 namespace kvist::cli {
 namespace {
@@ -127,6 +128,32 @@ TEST(Doctor, FailureIsTheExitCode) {
   const Outcome outcome = run_command({"doctor", "--socket", "/tmp/" + std::string(200, 'x')});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_NE(outcome.out.find("fail  socket"), std::string::npos) << outcome.out;
+}
+
+// The engine's own checks are tests/python/doors/test_vllm_doctor.py; here: that its Python is called with what was said.
+TEST(DoctorEngine, RunsTheNamedPython) {
+  FakeRoot root;
+  const std::string python = root.path() + "/python";
+  root.write("/python", "#!/bin/sh\nshift 2; echo \"$@\"; exit 7\n");
+  ASSERT_EQ(chmod(python.c_str(), 0755), 0);
+  FILE* pipe =
+      popen((std::string(test::kCommand) + " doctor --engine vllm --socket /a/b --json --python " + python).c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::string out(200, 0);
+  out.resize(fread(out.data(), 1, out.size(), pipe));
+  EXPECT_EQ(WEXITSTATUS(pclose(pipe)), 7);
+  EXPECT_EQ(out, "--engine vllm --socket /a/b --json\n");
+}
+
+TEST(DoctorEngine, SaysWhatIsMissing) {
+  const Outcome unnamed = run_command({"doctor", "--engine", "vllm"});
+  EXPECT_EQ(unnamed.code, 2);
+  EXPECT_NE(unnamed.err.find("--python PATH"), std::string::npos) << unnamed.err;
+  const Outcome absent = run_command({"doctor", "--engine", "vllm", "--python", "/no/such/python"});
+  EXPECT_EQ(absent.code, 2);
+  EXPECT_NE(absent.err.find("/no/such/python: No such file"), std::string::npos) << absent.err;
+  EXPECT_EQ(run_command({"doctor", "--engine", "word"}).code, 2);
+  EXPECT_EQ(run_command({"doctor", "--python", "/usr/bin/python3"}).code, 2);
 }
 
 }  // namespace
