@@ -28,12 +28,16 @@ from vllm.logger import init_logger
 # Below vLLM's own loggers, so that its handlers and levels hold.
 _log = init_logger("vllm.kvist")
 _Results: Any = getattr(base, "KVConnectorTransferResults", None)  # older ones call get_finished
+_Source: Any = getattr(base, "CacheHitSource", None)
 _NOTHING = _Results(frozenset(), frozenset(), frozenset()) if _Results is not None else None
 _MOST_CALLS = 32  # asynchronous reads of one client at once; as many are left for stores
 
 
 class KvistConnector(KVConnectorBase_V1, SupportsHMA):
     """Blocks of the engine in the host's pool, for this engine and every other one of the same identity."""
+
+    if _Source is not None:
+        _cache_hit_source = _Source.HOST  # where vLLM's metrics say that hits came from
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)

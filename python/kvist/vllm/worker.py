@@ -23,7 +23,6 @@ from kvist.vllm.step import Done, Load, Name, Save, Step
 _WHOLE = (kvist.Code.UNAVAILABLE, kvist.Code.FAILED_PRECONDITION)
 _ASK = 8  # steps between two looks at stores that nobody waits for
 _RATE = float(1 << 30)  # bytes a second that a step's stores are allowed to take to copy, at least
-_LATE = 4  # unanswered stores in a row after which a pause is made
 _GRACE = 5.0  # seconds behind its deadline after which a load is given up by us
 _SHORTEST, _LONGEST = 0.5, 8.0  # pauses after a slow store
 
@@ -127,7 +126,6 @@ class Worker:
         self._client: kvist.Client | None = None
         self._puts: dict[int, _Put] = {}
         self._gets: dict[str, _Get] = {}
-        self._finished: list[_Get] = []
         self._lost: list[_Get] = []  # given up; the extension may still hold their memory
         self._errors: set[int] = set()
         self._reports = 0  # of bad blocks, to the scheduler
@@ -135,7 +133,6 @@ class Worker:
         self._pause = Pause()
         self._asked = 0
         self._copied = 0  # bytes of this step's stores
-        self._late = 0  # stores in a row that were not answered in time
         self._step = 0  # with work, not told of yet
         self._done: dict[int, tuple[int, int]] = {}  # answers to saves: workers and positions
         self._open: dict[int, tuple[int, int]] = {}  # saves of several calls: how many are left, positions
@@ -326,8 +323,9 @@ class Worker:
     def _save(self, space: kvist.Space, save: Save, began: float) -> bool:
         """False: the node does not keep up, and the step should not try another one."""
         nbytes = sum(len(ids) * self._pages.page_bytes(number) for number, _, ids in save.runs)
-        left = self.settings.save_deadline - (time.monotonic() - began) + (self._copied + nbytes) / _RATE
         self._copied += nbytes
+        allowed = self.settings.save_deadline + self._copied / _RATE
+        left = allowed - (time.monotonic() - began)
         if len(self._puts) >= self.settings.max_saves:
             self._poll()
         if left <= 0 or len(self._puts) + len(save.runs) > self.settings.max_saves:
@@ -354,7 +352,10 @@ class Worker:
                 self._stored(put)
             else:
                 self._puts[id(call)] = put
-        return True
+        if time.monotonic() - began < allowed:
+            return True
+        self._pause.begin(time.monotonic())  # the step had to wait for room
+        return False
 
     def _put(self, space: kvist.Space, save: Save, number: int, start: int, ids: list[int], timeout: float) -> Any:
         chain = _slice(save.chain, start, len(ids))
@@ -379,12 +380,14 @@ class Worker:
         missing = len(results) - results.done - there
         if missing:
             self._check(put.space, results)
-            self.counters.because("dropped_blocks", "refused", missing)
-            self._late += results.count(kvist.Code.DEADLINE_EXCEEDED) > 0
-            if self._late >= _LATE or results.count(kvist.Code.UNAVAILABLE):
+            late = results.count(kvist.Code.DEADLINE_EXCEEDED)  # most of them are stored all the same, only later
+            if late:
+                self.counters.because("dropped_blocks", "unanswered", late)
+            if missing > late:
+                self.counters.because("dropped_blocks", "refused", missing - late)
+            if results.count(kvist.Code.UNAVAILABLE):
                 self._pause.begin(time.monotonic())
         else:
-            self._late = 0
             self._pause.end()
         if put.number:
             stop = next((i for i, code in enumerate(results) if code not in (0, kvist.Code.ALREADY_EXISTS)), len(results))

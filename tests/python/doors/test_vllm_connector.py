@@ -447,6 +447,7 @@ def test_stats_reach_the_log_line_and_prometheus(folder, extra):
         rig.reset()
         rig.serve("b", prompt(100))
         rig.serve("c", prompt(20, 500))
+        rig.serve("d", prompt(5))  # stores nothing, and carries what was counted since
         logged = KVConnectorLogging(rig.config.kv_transfer_config)
         logged.observe(rig.stats)
         lines = []
