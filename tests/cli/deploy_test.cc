@@ -1,6 +1,7 @@
 // What lies in deploy/ and docs/ agrees with the program: checked with each tool's own checker where it is installed.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <filesystem>
@@ -70,6 +71,32 @@ void expect_known(const std::set<std::string>& names, const std::string& where) 
   for (const std::string& name : names) EXPECT_TRUE(known.contains(name)) << where << " uses " << name;
 }
 
+// What an engine tells of the pool: kvist:... words of a text, without the endings that Prometheus adds.
+std::set<std::string> engine_metrics_in(const std::string& text) {
+  std::set<std::string> names;
+  const std::regex word("kvist:([a-z_]+)");
+  for (std::sregex_iterator at(text.begin(), text.end(), word), end; at != end; ++at) {
+    names.insert(std::regex_replace((*at)[1].str(), std::regex("_bucket$|_total$"), ""));
+  }
+  return names;
+}
+
+// Those that the doors to vLLM have, by their sources: the tables of stats.py, and the tier's one.
+std::set<std::string> engine_metrics() {
+  const std::string stats = read(kSource + "/python/kvist/vllm/stats.py");
+  std::set<std::string> known = engine_metrics_in(read(kSource + "/python/kvist/vllm/tier.py"));
+  const std::regex entry("\n    \"([a-z_]+)\": [(\"]");
+  for (std::sregex_iterator at(stats.begin(), stats.end(), entry), end; at != end; ++at) known.insert((*at)[1].str());
+  return known;
+}
+
+// The value of --kv-transfer-config in a text: a JSON object on one line, in single quotes or behind `NAME=`.
+Json transfer_config_in(const std::string& text) {
+  std::smatch match;
+  const bool found = std::regex_search(text, match, std::regex("(\\{\"kv_connector\".*\\})'"));
+  return found ? Json::parse(match[1].str(), nullptr, false) : Json();
+}
+
 // ---- Prometheus and Grafana ---------------------------------------------------------------------------------------
 
 TEST(Deploy, AlertsAndDashboardUseMetricsThatThereAre) {
@@ -79,26 +106,58 @@ TEST(Deploy, AlertsAndDashboardUseMetricsThatThereAre) {
   for (const Json& panel : dashboard["panels"]) EXPECT_FALSE(panel["targets"].empty()) << panel["title"];
 }
 
+TEST(Deploy, EngineAlertsAndDashboardUseMetricsThatThereAre) {
+  const std::set<std::string> known = engine_metrics();
+  ASSERT_TRUE(known.contains("hit_tokens") && known.contains("load_seconds") && known.contains("tier_failures"));
+  for (const char* file : {"/deploy/prometheus/alerts_vllm.yaml", "/deploy/prometheus/alerts_vllm_test.yaml",
+                           "/deploy/grafana/kvist-vllm.json"}) {
+    const std::set<std::string> names = engine_metrics_in(read(kSource + file));
+    EXPECT_FALSE(names.empty()) << file;
+    for (const std::string& name : names) EXPECT_TRUE(known.contains(name)) << file << " uses kvist:" << name;
+  }
+}
+
+// Each is seen to be raised, and to be silent when all is well.
+TEST(Deploy, EachAlertHasBothCases) {
+  for (const std::string name : {"alerts", "alerts_vllm"}) {
+    const std::string rules = read(kSource + "/deploy/prometheus/" + name + ".yaml");
+    const std::string tests = read(kSource + "/deploy/prometheus/" + name + "_test.yaml");
+    const std::regex alert("- alert: ([A-Za-z]+)");
+    for (std::sregex_iterator at(rules.begin(), rules.end(), alert), end; at != end; ++at) {
+      const std::string rule = (*at)[1].str();
+      EXPECT_NE(tests.find("alertname: " + rule + "\n        exp_alerts:\n"), std::string::npos)
+          << rule << " is never raised";
+      EXPECT_NE(tests.find("alertname: " + rule + ", exp_alerts: []"), std::string::npos) << rule << " is never silent";
+    }
+  }
+}
+
 TEST(Deploy, PromtoolTakesTheAlertsAndTheirTests) {
   if (!there_is("promtool")) GTEST_SKIP() << "promtool (package prometheus) is not installed";
-  const std::string folder = kSource + "/deploy/prometheus";
-  const Ran check = shell("promtool check rules " + folder + "/alerts.yaml");
-  EXPECT_EQ(check.code, 0) << check.out;
-  const Ran tests = shell("promtool test rules " + folder + "/alerts_test.yaml");
-  EXPECT_EQ(tests.code, 0) << tests.out;
+  for (const std::string name : {"alerts", "alerts_vllm"}) {
+    const std::string file = kSource + "/deploy/prometheus/" + name;
+    const Ran check = shell("promtool check rules " + file + ".yaml");
+    EXPECT_EQ(check.code, 0) << check.out;
+    const Ran tests = shell("promtool test rules " + file + "_test.yaml");
+    EXPECT_EQ(tests.code, 0) << tests.out;
+  }
 }
 
 // As rules, which promtool reads; Grafana's variables get values first.
 TEST(Deploy, PromtoolTakesTheDashboardsQueries) {
   if (!there_is("promtool")) GTEST_SKIP() << "promtool (package prometheus) is not installed";
   Json rules = Json::array();
-  const Json dashboard = Json::parse(read(kSource + "/deploy/grafana/kvist.json"));
-  for (const Json& panel : dashboard["panels"]) {
-    for (const Json& target : panel["targets"]) {
-      std::string query = target["expr"];
-      query = std::regex_replace(query, std::regex("\\$__rate_interval"), "5m");
-      query = std::regex_replace(query, std::regex("\\$(instance|domain)"), ".*");
-      rules.push_back({{"record", "query" + std::to_string(rules.size())}, {"expr", query}});
+  for (const char* file : {"/deploy/grafana/kvist.json", "/deploy/grafana/kvist-vllm.json"}) {
+    const Json dashboard = Json::parse(read(kSource + file));
+    for (const Json& panel : dashboard["panels"]) {
+      EXPECT_FALSE(panel["targets"].empty()) << panel["title"];
+      for (const Json& target : panel["targets"]) {
+        std::string query = target["expr"];
+        query = std::regex_replace(query, std::regex("\\$__rate_interval"), "5m");
+        query = std::regex_replace(query, std::regex("\\$(instance|domain|model)"), ".*");
+        EXPECT_EQ(query.find('$'), std::string::npos) << query;
+        rules.push_back({{"record", "query" + std::to_string(rules.size())}, {"expr", query}});
+      }
     }
   }
   Folder folder;
@@ -138,6 +197,86 @@ TEST(Deploy, SystemdTakesTheUnit) {
   const Ran check = shell("systemd-analyze verify --man=no " + folder.file("kvist-node.service"));
   EXPECT_EQ(check.code, 0) << check.out;
   EXPECT_EQ(check.out.find("kvist-node.service"), std::string::npos) << check.out;
+}
+
+TEST(Deploy, SystemdTakesTheEnginesUnit) {
+  if (!there_is("systemd-analyze")) GTEST_SKIP() << "systemd-analyze is not installed";
+  // vLLM and its user need not be installed to check the rest, nor the node, which is wanted only.
+  std::string unit = read(kSource + "/deploy/systemd/kvist-vllm@.service");
+  unit = std::regex_replace(unit, std::regex("/opt/vllm/bin/(python|vllm)"), "/bin/true");
+  unit = std::regex_replace(unit, std::regex("(User|Group|SupplementaryGroups)=(vllm|kvist)"), "$1=root");
+  Folder folder;
+  std::ofstream(folder.file("kvist-vllm@one.service")) << unit;
+  const Ran check = shell("systemd-analyze verify --man=no " + folder.file("kvist-vllm@one.service"));
+  EXPECT_EQ(check.code, 0) << check.out;
+  EXPECT_EQ(check.out.find("kvist-vllm@one.service:"), std::string::npos) << check.out;
+}
+
+TEST(Deploy, SysusersTakesTheUsers) {
+  if (!there_is("systemd-sysusers") || geteuid() != 0) GTEST_SKIP() << "needs systemd-sysusers, and root";
+  Folder folder;
+  std::filesystem::create_directory(folder.file("etc"));
+  const Ran made = shell("systemd-sysusers --root=" + folder.file("") + " " + kSource + "/deploy/systemd/kvist.conf " +
+                         kSource + "/deploy/systemd/vllm.conf");
+  ASSERT_EQ(made.code, 0) << made.out;
+  EXPECT_NE(read(folder.file("etc/passwd")).find("\nvllm:"), std::string::npos) << read(folder.file("etc/passwd"));
+  EXPECT_TRUE(std::regex_search(read(folder.file("etc/group")), std::regex("(^|\n)kvist:x:[0-9]+:vllm\n")));
+}
+
+// The unit's and the compose file's engine looks for the node where theirs listens, and loads the connector that there is.
+TEST(Deploy, EnginesAreToldOfTheNodesSocket) {
+  for (const char* file : {"/deploy/systemd/kvist-vllm@.service", "/deploy/compose/compose.yaml"}) {
+    const Json config = transfer_config_in(read(kSource + file));
+    ASSERT_TRUE(config.is_object()) << file;
+    EXPECT_EQ(config["kv_connector"], "KvistConnector") << file;
+    EXPECT_EQ(config["kv_connector_module_path"], "kvist.vllm") << file;
+    EXPECT_EQ(config["kv_load_failure_policy"], "recompute") << file;
+    EXPECT_EQ(config["kv_connector_extra_config"]["socket"], "/run/kvist/node.sock") << file;
+  }
+  EXPECT_NE(read(kSource + "/deploy/systemd/kvist-node.service").find("--socket /run/kvist/node.sock"), std::string::npos);
+  EXPECT_NE(read(kSource + "/deploy/container/Containerfile").find("KVIST_SOCKET_PATH=/run/kvist/node.sock"),
+            std::string::npos);
+}
+
+TEST(Deploy, ComposeTakesTheFile) {
+  const std::string file = kSource + "/deploy/compose/compose.yaml";
+  std::string compose;
+  if (there_is("docker-compose")) {
+    compose = "docker-compose";
+  } else if (shell("docker compose version").code == 0) {
+    compose = "docker compose";
+  } else {
+    GTEST_SKIP() << "docker-compose is not installed";
+  }
+  const Ran taken = shell("MODEL=some/model KVIST_MEMORY=3GiB " + compose + " -f " + file + " config");
+  EXPECT_EQ(taken.code, 0) << taken.out;
+  for (const char* part : {"KVIST_POOL_MEMORY: 3GiB", "some/model", "PYTHONHASHSEED: ", "/run/kvist"}) {
+    EXPECT_NE(taken.out.find(part), std::string::npos) << part << " is not in " << taken.out;
+  }
+  const Ran without = shell("env -u MODEL " + compose + " -f " + file + " config");
+  EXPECT_NE(without.code, 0);
+  EXPECT_NE(without.out.find("MODEL=NAME"), std::string::npos) << without.out;
+}
+
+// What the containers are given are settings, their image the one that is built, and the group the socket's.
+TEST(Deploy, TheComposeFileFitsTheImages) {
+  const std::string compose = read(kSource + "/deploy/compose/compose.yaml");
+  const std::regex variable("\n      (KVIST_[A-Z_]+): ");
+  size_t variables = 0;
+  const auto keys = config_keys();
+  for (std::sregex_iterator at(compose.begin(), compose.end(), variable), end; at != end; ++at, ++variables) {
+    const std::string name = (*at)[1].str();
+    EXPECT_TRUE(std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& key) { return variable_of(key) == name; }))
+        << name;
+  }
+  EXPECT_EQ(variables, 2u);
+  const std::regex built("dockerfile: ([^\n]+)");
+  for (std::sregex_iterator at(compose.begin(), compose.end(), built), end; at != end; ++at) {
+    EXPECT_TRUE(std::filesystem::exists(kSource + "/" + (*at)[1].str())) << (*at)[1].str();
+  }
+  std::smatch group;
+  ASSERT_TRUE(std::regex_search(compose, group, std::regex("group_add:\n      - \"([0-9]+)\"")));
+  EXPECT_NE(read(kSource + "/deploy/container/Containerfile").find("--gid " + group[1].str() + " kvist"), std::string::npos);
 }
 
 TEST(Deploy, TheUnitsCommandLineIsOne) {
