@@ -46,15 +46,17 @@ def as_mooncake() -> None:
     this = sys.modules[__name__]
     if sys.modules.get("mooncake.store", this) is not this:
         raise RuntimeError("mooncake.store was imported already: call kvist.mooncake.as_mooncake() before whatever imports it")
+    # Before the package itself, which imports its store; the real one's library then is never loaded.
+    asynchronous = importlib.import_module("kvist.mooncake.async_store")
+    modules = {"store": this, "async_store": asynchronous}
+    sys.modules.update({f"mooncake.{name}": module for name, module in modules.items()})
     try:
         parent = importlib.import_module("mooncake")
     except ImportError:
         parent = types.ModuleType("mooncake", "Stands where the package `mooncake` is not installed.")
         parent.__path__ = []
         sys.modules["mooncake"] = parent
-    asynchronous = importlib.import_module("kvist.mooncake.async_store")
-    for name, module in (("store", this), ("async_store", asynchronous)):
-        sys.modules[f"mooncake.{name}"] = module
+    for name, module in modules.items():
         setattr(parent, name, module)
 
 

@@ -41,6 +41,9 @@ CODES = {
     Code.UNIMPLEMENTED: INTERNAL,
 }
 
+#: The same of reads: a key that cannot be was never put.
+READ_CODES = {**CODES, Code.INVALID_ARGUMENT: OBJECT_NOT_FOUND}
+
 
 class Unsupported(NotImplementedError):
     """A call of Mooncake Store's that Kvist does not mean anything by. The text says why, and what to use."""

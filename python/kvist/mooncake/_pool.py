@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from kvist import _door
 from kvist._identity import Identity, Part
 from kvist._kvist import Digests, Results, Space
-from kvist._types import Code, Error, FailedPrecondition, PermissionDenied, Unauthenticated
+from kvist._types import Code, Error, FailedPrecondition, PermissionDenied, PinsLeftWarning, Unauthenticated
 from kvist.mooncake._config import CODES, INTERNAL, INVALID_PARAMS, RPC_FAIL, RPC_TIMEOUT
 
 log = logging.getLogger("kvist.mooncake")
@@ -72,6 +73,8 @@ def key_list(keys: object) -> Sequence[Any]:
     """The keys of a batch. TypeError: no sequence, or a single key."""
     if isinstance(keys, (list, tuple)):
         return keys
+    if hasattr(keys, "tolist") and not isinstance(keys, memoryview):
+        keys = keys.tolist()  # an array
     if isinstance(keys, (str, bytes, bytearray, memoryview)) or not isinstance(keys, Sequence):
         raise TypeError(f"keys must be a list of str, not {type(keys).__name__}")
     return list(keys)
@@ -177,7 +180,8 @@ class Pool:
             self._closed = True
             link, self._link, self._space = self._link, None, None
         if link is not None:
-            link.close()
+            with contextlib.suppress(PinsLeftWarning):  # of a call in another thread; an exception where warnings are
+                link.close()
 
     def _acquire(self, used_up: Space | None) -> Space | int:
         """A namespace other than the used up one. An int: there is none."""
@@ -189,9 +193,10 @@ class Pool:
             if self._space is not None and self._space is not used_up:
                 return self._space
             if self._link is None:
-                self._link = _door.Link(self._settings, self._identity, name="mooncake", log=log)
-            elif used_up is not None:
-                self._link.reopen(self._identity)
+                first = min(2.0, max(0.2, self.deadline))
+                self._link = _door.Link(self._settings, self._identity, name="mooncake", log=log, first=first)
+            elif used_up is not None and self._space is used_up:
+                self._link.reopen(self._identity)  # where that fails the link goes on trying, and nobody else waits for it
             self._space = self._link.space()
             return RPC_FAIL if self._space is None else self._space
         finally:

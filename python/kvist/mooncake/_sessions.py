@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvist._kvist import Batch, Pinned
+from kvist._kvist import Addresses, Batch, Pinned
 from kvist._types import Code, Error
 from kvist.mooncake import _config
 from kvist.mooncake._config import (
@@ -16,8 +16,8 @@ from kvist.mooncake._config import (
     INVALID_PARAMS,
     NO_AVAILABLE_HANDLE,
     OBJECT_ALREADY_EXISTS,
-    OBJECT_NOT_FOUND,
     OK,
+    READ_CODES,
     ReplicateConfig,
     number,
     possible,
@@ -25,17 +25,34 @@ from kvist.mooncake._config import (
 from kvist.mooncake._pool import key_bytes, key_list, names
 from kvist.mooncake._store import Store
 
+_START_CODES = {**CODES, Code.ALREADY_EXISTS: OBJECT_ALREADY_EXISTS, Code.INVALID_ARGUMENT: NO_AVAILABLE_HANDLE}
 _MOST = 4096  # sessions of each kind that a store has open: each holds memory of the pool
+
+
+class _Group:
+    """The room of the sessions that one call started, and which of them are open."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.lock = threading.Lock()  # of what follows; held before the locks of writings
+        self.open: set[int] = set()  # places in the batch
+        self.whole = True  # none was ended or revoked without the others
+
+    def close(self, index: int) -> None:
+        self.open.discard(index)
+        self.whole = False
+        if not self.open:
+            self.batch.abort()
 
 
 class _Writing:
     """A value's room in the pool until its session ends."""
 
-    def __init__(self, batch: Batch, size: int) -> None:
-        self.batch, self.size = batch, size
+    def __init__(self, group: _Group, index: int, size: int) -> None:
+        self.group, self.index, self.size = group, index, size
         self.lock = threading.Lock()
         self.ended = False
-        self.written: list[tuple[int, int]] = []  # from, to
+        self._written: list[tuple[int, int]] = []  # from, to
 
     def write(self, pieces: list[tuple[int, int, int]]) -> int:
         """Copies (address, bytes, where to). Bytes, or a code."""
@@ -44,34 +61,20 @@ class _Writing:
         with self.lock:
             if self.ended:
                 return INVALID_PARAMS
-            room = (ctypes.c_char * self.size).from_buffer(self.batch[0])  # type: ignore[arg-type]
-            start = ctypes.addressof(room)
+            start = self.address()
             for address, size, at in pieces:
                 ctypes.memmove(start + at, address, size)
-                self.written.append((at, at + size))
+                self._written.append((at, at + size))
         return sum(size for _, size, _ in pieces)
 
-    def end(self, timeout: float) -> int:
-        with self.lock:
-            if self.ended:
-                return INVALID_PARAMS
-            self.ended = True
-            self._clear_gaps()
-            return CODES.get(self.batch.commit(timeout=timeout)[0], INTERNAL)
+    def address(self) -> int:
+        # Valid beyond the view that tells it: the room stays until the batch ends, and that needs our lock.
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.group.batch[self.index]))  # type: ignore[arg-type]
 
-    def revoke(self) -> int:
-        with self.lock:
-            if self.ended:
-                return INVALID_PARAMS
-            self.ended = True
-            self.batch.abort()
-            return OK
-
-    def _clear_gaps(self) -> None:
+    def clear_gaps(self) -> None:
         """What nobody wrote is zero: the room had another value before, of whomever."""
-        room = (ctypes.c_char * self.size).from_buffer(self.batch[0])  # type: ignore[arg-type]
-        start, done = ctypes.addressof(room), 0
-        for begin, end in sorted(self.written) + [(self.size, self.size)]:
+        start, done = self.address(), 0
+        for begin, end in sorted(self._written) + [(self.size, self.size)]:
             if begin > done:
                 ctypes.memset(start + done, 0, begin - done)
             done = max(done, end)
@@ -82,46 +85,58 @@ class Sessions(Store):
         super().__init__()
         self._sessions = threading.Lock()
         self._writing: dict[bytes, _Writing] = {}
-        self._reading: dict[bytes, Pinned] = {}
+        self._reading: dict[bytes, tuple[Pinned, int]] = {}
 
     # ---- writing ----
 
     def batch_put_session_start(self, keys: Any, sizes: Any, config: ReplicateConfig | None = None) -> list[int]:
         """Room for values that nobody can see until their session ends: 0, -705 (it is there), -600 (open already, size 0),
-        -200 (no room)."""
+        -200 (no room). Fastest where the sessions of one call are ended by one call."""
         keys = key_list(keys)
         if len(keys) != len(sizes):
             return [INVALID_PARAMS] * len(keys)
         if config is not None and (refused := _config.refusal(config, len(keys))):
             return [refused] * len(keys)
-        return [self._start(key, number(size, "a size")) for key, size in zip(keys, sizes)]
-
-    def _start(self, key: Any, size: int) -> int:
-        if not key or size == 0:
-            return INVALID_PARAMS
-        if size >= 1 << 32:
-            return NO_AVAILABLE_HANDLE
-        name = key_bytes(key)
+        sizes = [number(size, "a size") for size in sizes]
+        named = [key_bytes(key) for key in keys]
+        codes = [INVALID_PARAMS] * len(keys)
+        wanted: dict[bytes, int] = {}  # name -> place among the keys
         with self._sessions:
-            if name in self._writing:
-                return INVALID_PARAMS
-            if len(self._writing) >= _MOST:
-                return NO_AVAILABLE_HANDLE
+            room = _MOST - len(self._writing)
+            for i, (name, size) in enumerate(zip(named, sizes)):
+                if name and size and name not in self._writing and name not in wanted:
+                    if size >= 1 << 32 or len(wanted) >= room:
+                        codes[i] = NO_AVAILABLE_HANDLE
+                    else:
+                        wanted[name] = i
+        places = list(wanted.values())
+        if places:
+            done = self._reserve([keys[i] for i in places], [sizes[i] for i in places], list(wanted))
+            for i, code in zip(places, done):
+                codes[i] = code
+        return codes
+
+    def _reserve(self, keys: list[Any], sizes: list[int], named: list[bytes]) -> list[int]:
         batch = self._call(
-            lambda space, timeout: space.reserve(names(space, (key,)), (size,), unchained=True, timeout=timeout)
+            lambda space, timeout: space.reserve(names(space, keys), sizes, unchained=True, timeout=timeout)
         )
         if isinstance(batch, int):
-            return batch
-        code = batch.results[0]
-        if code == Code.ALREADY_EXISTS:
-            return OBJECT_ALREADY_EXISTS
-        if code != Code.OK:
-            return NO_AVAILABLE_HANDLE if code == Code.INVALID_ARGUMENT else CODES.get(code, INTERNAL)
+            return [batch] * len(keys)
+        group, codes = _Group(batch), []
         with self._sessions:
-            if self._pool is not None and self._writing.setdefault(name, _Writing(batch, size)).batch is batch:
-                return OK
-        batch.abort()
-        return INVALID_PARAMS
+            for i, code in enumerate(batch.results):
+                if code == Code.OK and (self._pool is None or named[i] in self._writing):
+                    codes.append(INVALID_PARAMS)  # closed, or started by another thread meanwhile
+                    group.whole = False
+                elif code == Code.OK:
+                    self._writing[named[i]] = _Writing(group, i, sizes[i])
+                    group.open.add(i)
+                    codes.append(OK)
+                else:
+                    codes.append(_START_CODES.get(code, INTERNAL))
+            if not group.open:
+                batch.abort()
+        return codes
 
     def batch_put_from_multi_buffer_ranges(
         self, keys: Any, all_buffer_ptrs: Any, all_sizes: Any, all_dst_offsets: Any
@@ -140,43 +155,74 @@ class Sessions(Store):
 
     def batch_put_session_end(self, keys: Any) -> list[int]:
         """Makes the values readable: 0, or -600 without a session. Bytes that nobody wrote are zero."""
-        return [self._end(key, commit=True) for key in key_list(keys)]
+        return self._end(keys, self._store)
 
     def batch_put_session_revoke(self, keys: Any) -> list[int]:
         """Gives the room back: 0, or -600 without a session."""
-        return [self._end(key, commit=False) for key in key_list(keys)]
+        return self._end(keys, lambda keys, group, writings: [OK] * len(keys))
 
-    def _end(self, key: Any, commit: bool) -> int:
-        pool = self._pool
+    def _end(self, keys: Any, work: Callable[[list[Any], _Group, list[_Writing]], list[int]]) -> list[int]:
+        keys = key_list(keys)
+        named = [key_bytes(key) for key in keys]
+        codes = [INVALID_PARAMS] * len(keys)
         with self._sessions:
-            writing = self._writing.pop(key_bytes(key), None)
-        if writing is None or pool is None:
-            return INVALID_PARAMS
-        try:
-            return writing.end(pool.deadline) if commit else writing.revoke()
-        except Error as error:  # the node went away, or this is a forked child
-            return CODES.get(error.code, INTERNAL)
+            ended = [(i, self._writing.pop(name)) for i, name in enumerate(named) if name in self._writing]
+        groups: dict[int, list[tuple[int, _Writing]]] = {}
+        for i, writing in ended:
+            groups.setdefault(id(writing.group), []).append((i, writing))
+        for of_one in groups.values():
+            writings = [writing for _, writing in of_one]
+            group = writings[0].group
+            with group.lock:
+                for writing in writings:
+                    with writing.lock:  # a write that is under way ends first, and no other begins
+                        writing.ended = True
+                try:
+                    done = work([keys[i] for i, _ in of_one], group, writings)
+                    for writing in writings:
+                        group.close(writing.index)
+                except Error as error:  # this is a forked child, say
+                    done = [CODES.get(error.code, INTERNAL)] * len(writings)
+            for (i, _), code in zip(of_one, done):
+                codes[i] = code
+        return codes
+
+    def _store(self, keys: list[Any], group: _Group, writings: list[_Writing]) -> list[int]:
+        pool = self._pool
+        if pool is None:
+            return [INVALID_PARAMS] * len(keys)
+        for writing in writings:
+            writing.clear_gaps()
+        if group.whole and len(group.open) == len(writings):
+            results = group.batch.commit(timeout=pool.deadline)
+            return [CODES.get(results[writing.index], INTERNAL) for writing in writings]
+        # A batch is committed whole or not at all: what ends without the others is copied.
+        return self._put(keys, Addresses([w.address() for w in writings], [w.size for w in writings]))
 
     # ---- reading ----
 
     def batch_get_session_start(self, keys: Any) -> list[int]:
-        """Keeps values from eviction until their session ends: 0, or -704."""
-        return [self._hold(key) for key in key_list(keys)]
-
-    def _hold(self, key: Any) -> int:
+        """Keeps values from eviction until their session ends: 0, or -704. The sessions that one call started hold all their
+        values until the last of them ends."""
+        keys = key_list(keys)
+        named = [key_bytes(key) for key in keys]
         with self._sessions:
-            if len(self._reading) >= _MOST and key_bytes(key) not in self._reading:
-                return NO_AVAILABLE_HANDLE
-        pinned = self._call(lambda space, timeout: space.pin(names(space, (key,)), timeout=timeout))
+            if len(self._reading) + len(keys) > _MOST:
+                return [NO_AVAILABLE_HANDLE] * len(keys)
+        pinned = self._call(lambda space, timeout: space.pin(names(space, keys), timeout=timeout))
         if isinstance(pinned, int):
-            return pinned
-        code = pinned.results[0]
-        if code != Code.OK:
-            self._note(pinned.results)
-            return OBJECT_NOT_FOUND if code == Code.INVALID_ARGUMENT else CODES.get(code, INTERNAL)
+            return [pinned] * len(keys)
+        results = pinned.results
         with self._sessions:
-            self._reading[key_bytes(key)] = pinned
-        return OK
+            if self._pool is None:
+                return [INVALID_PARAMS] * len(keys)
+            for i, code in enumerate(results):
+                if code == Code.OK:
+                    self._reading[named[i]] = (pinned, i)
+        if pinned.hits == len(keys):
+            return [OK] * len(keys)
+        self._note(results)
+        return [READ_CODES.get(code, INTERNAL) for code in results]
 
     def batch_get_into_multi_buffer_ranges(
         self, keys: Any, all_buffer_ptrs: Any, all_sizes: Any, all_src_offsets: Any
@@ -189,8 +235,8 @@ class Sessions(Store):
         for key, *lists in zip(keys, all_buffer_ptrs, all_sizes, all_src_offsets):
             pieces = _pieces(*lists)
             with self._sessions:
-                pinned = self._reading.get(key_bytes(key))
-            codes.append(INVALID_PARAMS if pinned is None or pieces is None else _read(pinned, 0, pieces))
+                held = self._reading.get(key_bytes(key))
+            codes.append(INVALID_PARAMS if held is None or pieces is None else _read(*held, pieces))
         return codes
 
     def batch_get_session_end(self, keys: Any) -> int:
@@ -226,9 +272,7 @@ class Sessions(Store):
                 if pieces is None:
                     codes.append([INVALID_PARAMS] * max(1, len(sizes[i])))
                 elif pinned[i] is None:
-                    code = pinned.results[i]
-                    missing = OBJECT_NOT_FOUND if code == Code.INVALID_ARGUMENT else CODES.get(code, INTERNAL)
-                    codes.append([missing] * len(pieces))
+                    codes.append([READ_CODES.get(pinned.results[i], INTERNAL)] * len(pieces))
                 else:
                     codes.append([_read(pinned, i, [piece]) for piece in pieces])
         self._note(pinned.results)
@@ -241,13 +285,9 @@ class Sessions(Store):
 
     def _end_sessions(self) -> None:
         with self._sessions:
-            writing, self._writing = self._writing, {}
+            open_ones = list(self._writing)
             self._reading = {}
-        for one in writing.values():
-            try:
-                one.revoke()
-            except Error:
-                pass  # a forked child: the room is the parent's
+        self.batch_put_session_revoke(open_ones)
 
 
 def _pieces(ptrs: Any, sizes: Any, offsets: Any) -> list[tuple[int, int, int]] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -17,8 +18,8 @@ from kvist.mooncake._config import (
     INVALID_PARAMS,
     NO_AVAILABLE_HANDLE,
     OBJECT_ALREADY_EXISTS,
-    OBJECT_NOT_FOUND,
     OK,
+    READ_CODES,
     TRANSFER_FAIL,
     ReplicateConfig,
     Unsupported,
@@ -45,8 +46,6 @@ _SETUP = (
 )
 # Of a look-up: 1 there, 0 not; a key that cannot be is not there. Other results are looked at one by one.
 _PRESENT = bytes({Code.OK: 1, Code.NOT_FOUND: 0, Code.INVALID_ARGUMENT: 0}.get(code, 255) for code in range(256))  # type: ignore[call-overload]
-# A key that cannot be was never put.
-_READ_CODES = {**CODES, Code.INVALID_ARGUMENT: OBJECT_NOT_FOUND}
 _PINS_AT_ONCE = 1024
 _TRIES = 4  # for what may be replaced between a look at its length and its copy
 
@@ -99,6 +98,7 @@ class Store:
             return INTERNAL
         self._hostname = given["local_hostname"]
         self._pool = pool
+        weakref.finalize(self, pool.close).atexit = False  # a store that is dropped needs no close()
         return OK
 
     def close(self) -> int:
@@ -319,7 +319,7 @@ class Store:
     def batch_remove(self, keys: Any, force: bool = False) -> list[int]:
         keys = key_list(keys)
         results = self._call(lambda space, timeout: space.remove(names(space, keys), timeout=timeout))
-        return self._codes(results, len(keys), _READ_CODES)
+        return self._codes(results, len(keys), READ_CODES)
 
     def remove_all(self, force: bool = False) -> int:
         """How many values went: all of this tenant, of every process."""
@@ -426,15 +426,18 @@ class Store:
             return codes
 
         def replace(space: Space, timeout: float) -> Results:
+            end = time.monotonic() + timeout
+            left = lambda: max(0.0, end - time.monotonic())  # noqa: E731
             chain = names(space, keys)
-            space.remove(chain, timeout=timeout)
-            results = space.put(chain, sources, unchained=True, timeout=timeout)
+            if space.contains(chain).done > 0:
+                space.remove(chain, timeout=timeout)
+            results = space.put(chain, sources, unchained=True, timeout=left())
             # Twice in the batch, so that the last value stays; or somebody else put it after our remove.
             for i in results.where(Code.ALREADY_EXISTS):
                 one = (sources[i],) if ptrs is None else Addresses((ptrs[i],), (sizes[i],))
                 for _ in range(_TRIES):
-                    space.remove(chain[i], timeout=timeout)
-                    code = space.put(chain[i], one, unchained=True, timeout=timeout)[0]
+                    space.remove(chain[i], timeout=left())
+                    code = space.put(chain[i], one, unchained=True, timeout=left())[0]
                     later[i] = OBJECT_ALREADY_EXISTS if code == Code.ALREADY_EXISTS else CODES[code]
                     if code != Code.ALREADY_EXISTS:
                         break
@@ -469,7 +472,7 @@ class Store:
             return lengths, [], []
         self._note(results)
         other = results.where(Code.OUT_OF_RANGE)
-        codes = [length if code == OK else _READ_CODES.get(code, INTERNAL) for code, length in zip(results, lengths)]
+        codes = [length if code == OK else READ_CODES.get(code, INTERNAL) for code, length in zip(results, lengths)]
         return codes, other, [lengths[i] for i in other]
 
     def _get_into(self, keys: Sequence[Any], memory: Addresses, ptrs: Any, sizes: Any) -> list[int]:

@@ -258,16 +258,13 @@ class Tensors(Sessions):
         keys = key_list(keys)
         if len(keys) != len(tensors):
             return [INVALID_PARAMS] * len(keys)
-        codes = []
-        for key, tensor in zip(keys, tensors):
-            shards = _cut(tensor, number(tp_size, "tp_size"), split_dim)
-            if shards is None:
-                codes.append(INVALID_PARAMS)
-                continue
-            shard_keys = [_shard(key, rank, tp_size) for rank in range(len(shards))]
-            done = self._put_tensors(self._put, shard_keys, shards, config)
-            codes.append(next((code for code in done if code != OK), OK))
-        return codes
+        parts = max(1, number(tp_size, "tp_size"))
+        cut = [_cut(tensor, parts, split_dim) for tensor in tensors]
+        good = [i for i, shards in enumerate(cut) if shards is not None]
+        shard_keys = [_shard(keys[i], rank, parts) for i in good for rank in range(parts)]
+        done = self._put_tensors(self._put, shard_keys, [shard for i in good for shard in cut[i] or ()], config)
+        firsts = range(0, len(done), parts)
+        return _spread(len(keys), good, [next(filter(None, done[at : at + parts]), OK) for at in firsts])
 
 
 def _cut(tensor: Any, parts: int, dimension: int) -> Sequence[Any] | None:

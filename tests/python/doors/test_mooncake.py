@@ -411,6 +411,18 @@ def test_memory_that_cannot_be_is_refused_by_itself(kvist_store, key):
     assert kvist_store.upsert_from(keys[0], 0, 8) == INVALID and kvist_store.get(keys[0]) == b"abcdefgh"
 
 
+def test_sessions_refuse_memory_that_cannot_be(kvist_store, key):
+    a = key("a")
+    assert kvist_store.batch_put_session_start([a], [64]) == [0]
+    for ptr in (0, 77, 1 << 60):
+        assert kvist_store.batch_put_from_multi_buffer_ranges([a], [[ptr]], [[8]], [[0]]) == [INVALID]
+    assert kvist_store.batch_put_session_end([a]) == [0] and kvist_store.batch_get_session_start([a]) == [0]
+    for ptr in (0, 77, 1 << 60):
+        assert kvist_store.batch_get_into_multi_buffer_ranges([a], [[ptr]], [[8]], [[0]]) == [INVALID]
+        assert kvist_store.get_into_ranges([ptr], [[a]], [[[0]]], [[[0]]], [[[8]]]) == [[[INVALID]]]
+    assert kvist_store.batch_get_session_end([a]) == 0
+
+
 def test_a_key_twice_in_a_batch_is_read_twice(kvist_store, key):
     """The real one returns other keys' bytes, or leaves the buffer as it was and says that it filled it."""
     keys = [key("a"), key("b"), key("a")]
@@ -452,6 +464,36 @@ def test_what_a_put_session_did_not_write_is_zero(kvist_store, key):
     assert kvist_store.batch_put_from_multi_buffer_ranges([key("a")], [[source.ptr] * 2], [[10, 10]], [[100, 105]]) == [20]
     assert kvist_store.batch_put_session_end([key("a")]) == [0]
     assert kvist_store.get(key("a")) == bytes(100) + b"012340123456789" + bytes(4096 - 115)
+
+
+def test_sessions_of_one_call_may_end_apart(kvist_store, key):
+    source = Memory(8, b"abcdefgh")
+    keys = [key(i) for i in range(6)]
+    assert kvist_store.batch_put_session_start(keys + keys[:1], [8] * 7) == [0] * 6 + [INVALID]
+    where = [[source.ptr]] * 6, [[8]] * 6, [[0]] * 6
+    assert kvist_store.batch_put_from_multi_buffer_ranges(keys, *where) == [8] * 6
+    assert kvist_store.batch_put_session_end(keys[1:2]) == [0] and kvist_store.batch_is_exist(keys) == [0, 1, 0, 0, 0, 0]
+    assert kvist_store.batch_put_session_revoke(keys[2:4]) == [0, 0]
+    assert kvist_store.batch_put_session_end(keys) == [0, INVALID, INVALID, INVALID, 0, 0]
+    assert kvist_store.get_batch(keys) == [b"abcdefgh", b"abcdefgh", b"", b"", b"abcdefgh", b"abcdefgh"]
+    assert not kvist_store._writing
+    assert kvist_store.batch_put_session_start(keys[2:4], [8, 8]) == [0, 0]  # again, and left open
+    first, second = kvist_store._writing.values()
+    assert first.group is second.group and first.group.whole
+    assert kvist_store.put(keys[2], b"another's") == 0  # was first
+    assert kvist_store.batch_put_session_end(keys[2:4]) == [0, 0] and kvist_store.get(keys[2]) == b"another's"
+    assert kvist_store.get(keys[3]) == bytes(8)
+
+
+def test_sessions_are_bounded(kvist_store, key):
+    keys = [key(i) for i in range(4200)]
+    codes = kvist_store.batch_put_session_start(keys, [64] * 4200)
+    assert codes == [0] * 4096 + [NO_ROOM] * 104
+    assert kvist_store.batch_put_session_end(keys[4:4096]) == [0] * 4092
+    assert kvist_store.batch_get_session_start(keys[4:4004]) == [0] * 4000
+    assert kvist_store.batch_get_session_start(keys[:200]) == [NO_ROOM] * 200
+    assert kvist_store.batch_get_session_end(keys) == 0
+    assert kvist_store.batch_put_session_revoke(keys) == [0] * 4 + [INVALID] * 4196
 
 
 def test_longest_prefix(kvist_store, key):

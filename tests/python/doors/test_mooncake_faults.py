@@ -18,7 +18,7 @@ import pytest
 
 import kvist
 import kvist.mooncake as ours
-from conftest import wait_until
+from conftest import wait_for_pins, wait_until
 from mooncake_rig import INVALID, MISSING, NO_ROOM, Memory, cluster, key, kvist_store, real, set_up  # noqa: F401
 
 DEADLINE = 1.0
@@ -163,6 +163,30 @@ def test_a_stopped_node_costs_no_more_than_the_deadline(own_node, store):
     wait_until(lambda: store.put("after", b"1") == 0, "the node works again")
 
 
+def test_threads_that_must_open_the_namespace_again_do_not_queue(own_node, store):
+    """All of them at once, while the node is stopped: one tries, the others do not wait for it one after the other."""
+    with own_node.client() as client:
+        assert client.open(store._pool._identity).flush() == 0  # under its hands
+    with stopped(own_node):
+        codes, started = [], time.monotonic()
+        threads = [threading.Thread(target=lambda: codes.append(store.is_exist("k"))) for _ in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert time.monotonic() - started < 2 * DEADLINE + 2 and set(codes) <= {NO_NODE, TOO_LATE}
+    wait_until(lambda: store.is_exist("k") == 0, "the namespace is open again")
+
+
+def test_close_ends_what_sessions_hold(own_node, store):
+    assert store.put("k", bytes(4096)) == 0 and store.batch_get_session_start(["k"]) == [0]
+    assert store.batch_put_session_start(["s"], [4096]) == [0]
+    with own_node.client() as client:
+        wait_for_pins(client, 1)
+        assert store.close() == 0
+        wait_for_pins(client, 0)
+
+
 def test_another_store_removes_all(own_node, store):
     """A flush under a store's hands is a miss, not an error."""
     other = ours.MooncakeDistributedStore()
@@ -231,7 +255,7 @@ def test_a_flipped_byte_is_never_handed_out(own_node):
     """Known failure 40: with verify="always" a value whose bytes changed in the pool is a failure, then a miss."""
     store = set_up(own_node, verify="always")
     store.batch_put_session_start(["k"], [8192])
-    room = (ctypes.c_char * 8192).from_buffer(store._writing[b"k"].batch[0])
+    room = (ctypes.c_char * 8192).from_buffer(store._writing[b"k"].group.batch[0])
     where = ctypes.addressof(room)
     del room
     store.batch_put_session_end(["k"])
@@ -339,6 +363,74 @@ def test_nonsense_is_refused_and_nothing_else(kvist_store, rng):
         except Exception as error:
             pytest.fail(f"{name}{tuple(arguments)}: {error!r}")
     assert kvist_store.put("still works", b"1") == 0 and kvist_store.get("still works") == b"1"
+
+
+def test_stores_that_come_and_go_leave_nothing(node, tmp_path):
+    """Known failure 35 in this module's terms: no thread, descriptor or mapping stays, whether close() was called or not."""
+
+    def used():
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    def one(close):
+        store = set_up(node)
+        assert store.put("k", b"v") == 0 and store.batch_put_session_start(["s"], [10]) == [0]
+        assert store.batch_get_session_start(["k"]) == [0] and store.remove_all() == 1
+        assert not close or store.close() == 0
+        late = ours.MooncakeDistributedStore()
+        assert late.setup(settings(tmp_path / "none.sock", late=True)) == 0
+        assert not close or late.close() == 0
+
+    one(True)
+    before = used()
+    for i in range(6):
+        one(close=i % 2 == 0)
+    wait_until(lambda: used() <= before, f"{before} threads and descriptors, not {used()}")
+
+
+def test_threads_whose_store_is_closed_and_set_up_again(own_node):
+    config = settings(own_node.socket)
+    store = ours.MooncakeDistributedStore()
+    assert store.setup(config) == 0
+    end, wrong = time.monotonic() + 3, []
+    value, memory = b"v" * 1000, [Memory(1000) for _ in range(4)]
+
+    def work(number):
+        p = memory[number].ptr
+        try:
+            while time.monotonic() < end:
+                codes = [store.put("k", value), store.get_into("k", p, 1000), store.is_exist("k")]
+                codes += store.batch_put_session_start([f"s{number}"], [10]) + store.batch_put_session_end([f"s{number}"])
+                codes += store.batch_get_session_start(["k"]) + store.batch_get_into_multi_buffer_ranges(["k"], [[p]], [[9]], [[0]])
+                handle = store.get_buffer("k")
+                if store.get("k") not in (b"", value) or (handle is not None and len(handle) != 1000):
+                    wrong.append("bytes")
+                if not set(codes) <= {0, 1, 9, 1000, INVALID, MISSING, NO_NODE, -705, -800, -1}:
+                    wrong.append(codes)
+        except Exception as error:
+            wrong.append(repr(error))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    while time.monotonic() < end:
+        assert store.close() == 0 and store.setup(config) == 0
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    store.close()
+    assert not wrong, wrong[:5]
+
+
+def test_sizes_beyond_what_a_length_can_be(kvist_store):
+    memory = Memory(64)
+    for size in (1 << 32, (1 << 32) + 8, 5 << 30, 1 << 40, 1 << 55):
+        assert kvist_store.put_from("huge", memory.ptr, size) == NO_ROOM
+        assert kvist_store.batch_put_from_multi_buffers(["huge"], [[memory.ptr, memory.ptr]], [[size, size]]) == [NO_ROOM]
+        assert kvist_store.get_into("huge", memory.ptr, size) == MISSING
+    assert kvist_store.is_exist("huge") == 0
+    assert kvist_store.put("small", b"12345678") == 0
+    assert kvist_store.get_into("small", memory.ptr, (1 << 32) + 8) == 8 and memory[:8] == b"12345678"
+    assert kvist_store.batch_get_into_multi_buffers(["small"], [[memory.ptr] * 2], [[1 << 32, 8]]) == [-800]
 
 
 def test_it_starts_without_any_device_or_other_package(node, program):

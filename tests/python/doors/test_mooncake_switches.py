@@ -98,12 +98,16 @@ def test_other_parts_of_an_installed_package_stay(program, real):
 import kvist.mooncake
 kvist.mooncake.as_mooncake()
 import mooncake.mooncake_config, mooncake.store
+from mooncake import BufferPool
+assert BufferPool is mooncake.store.BufferPool and "mooncake/store.so" not in open("/proc/self/maps").read()
 print("kvist" in mooncake.mooncake_config.__file__, mooncake.store.__name__)
 """
     assert program(code).finish() == (0, "False kvist.mooncake\n")
     shim = os.pathsep.join([ours.shim_path(), os.environ.get("PYTHONPATH", "")])
     code = """
 import mooncake.mooncake_config, mooncake.store
+from mooncake import BufferPool
+assert BufferPool is mooncake.store.BufferPool and "mooncake/store.so" not in open("/proc/self/maps").read()
 print("kvist" in mooncake.mooncake_config.__file__, mooncake.store.__name__)
 """
     assert program(code, env={**os.environ, "PYTHONPATH": shim}).finish() == (0, "False kvist.mooncake\n")

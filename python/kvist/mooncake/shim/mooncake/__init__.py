@@ -2,4 +2,7 @@
 
 import pkgutil
 
+from kvist.mooncake import BufferPool, RegisteredBufferPool
+
 __path__ = pkgutil.extend_path(__path__, __name__)
+__all__ = ["BufferPool", "RegisteredBufferPool"]
