@@ -37,9 +37,7 @@ class Job:
 
     __slots__ = ("buffers", "end", "error", "found", "future", "keys", "left", "whole", "work")
 
-    def __init__(
-        self, work: Work, keys: list[str], buffers: list[memoryview] | None, end: float, whole: bool
-    ) -> None:
+    def __init__(self, work: Work, keys: list[str], buffers: list[memoryview] | None, end: float, whole: bool) -> None:
         self.work = work
         self.keys = keys
         self.buffers = buffers  # held until the end: LMCache keeps none of them

@@ -55,9 +55,7 @@ class Leases:
         new = _Lease(set(keys), pins, blocks, nbytes, time.monotonic() + self._seconds)
         ended = []
         with self._lock:
-            while self._leases and (
-                self._blocks + blocks > self.most_blocks or self._nbytes + nbytes > most_bytes
-            ):
+            while self._leases and (self._blocks + blocks > self.most_blocks or self._nbytes + nbytes > most_bytes):
                 ended.append(self._take(next(iter(self._leases))))
                 self.expired += 1
             number = self._next

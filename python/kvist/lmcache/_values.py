@@ -19,8 +19,8 @@ import time
 from typing import NamedTuple
 
 from kvist._door import Link
-from kvist._kvist import Digests, Pinned, Results, Space
 from kvist._identity import Part
+from kvist._kvist import Digests, Pinned, Results, Space
 from kvist._types import Code, Error
 from kvist.lmcache._crew import Job
 from kvist.lmcache._leases import Leases
@@ -109,10 +109,7 @@ class Values:
             buffers = job.buffers[begin:end]
             names = space.digests(keys)
             results = self._link.tally(space.get(names, buffers, timeout=job.remaining()))
-            if results.ok:
-                job.found[begin:end] = [True] * len(keys)
-                return
-            for i, code in enumerate(results):
+            for i, code in enumerate(_codes(results)):
                 if code is Code.OK:
                     job.found[begin + i] = True
                 elif code is Code.NOT_FOUND:
@@ -156,7 +153,7 @@ class Values:
         try:
             names = space.digests(job.keys[begin:end])
             results = self._link.tally(space.remove(names, timeout=job.remaining()))
-            for i, code in enumerate(results):
+            for i, code in enumerate(_codes(results)):
                 if code is Code.NOT_FOUND:
                     self._remove_pieces(space, job, names[i : i + 1])
                 job.found[begin + i] = code in (Code.OK, Code.NOT_FOUND)
@@ -167,7 +164,7 @@ class Values:
 
     def _note_stored(self, job: Job, begin: int, results: Results) -> None:
         self._link.tally(results)
-        for i, code in enumerate(results):
+        for i, code in enumerate(_codes(results)):
             job.found[begin + i] = code in (Code.OK, Code.ALREADY_EXISTS)
         if results.count(Code.INVALID_ARGUMENT):
             self._shapes = None  # perhaps a smaller pool than it was
@@ -177,7 +174,7 @@ class Values:
     def _find_some(self, space: Space, job: Job, first: int, names: Digests) -> _Found:
         pinned = space.pin(names, part=_VALUE, timeout=job.remaining())
         found = _Found(pins=[pinned])
-        for i, code in enumerate(self._link.tally(pinned.results)):
+        for i, code in enumerate(_codes(self._link.tally(pinned.results))):
             name = names[i : i + 1]
             if code is Code.OK:
                 block = pinned[i]
@@ -279,6 +276,10 @@ class Values:
         job.error = job.error or f"{error.code.name.lower()}: {error}"
 
 
+def _codes(results: Results) -> list[Code]:
+    return [Code.OK] * len(results) if results.ok else [results[i] for i in range(len(results))]
+
+
 def _stored(results: Results) -> bool:
     return results.count(Code.OK) + results.count(Code.ALREADY_EXISTS) == len(results)
 
@@ -286,4 +287,4 @@ def _stored(results: Results) -> bool:
 def _why(results: Results) -> str:
     """The first failure's code."""
     fine = (Code.OK, Code.ALREADY_EXISTS)
-    return next((code.name.lower() for code in results if code not in fine), "")
+    return next((code.name.lower() for code in _codes(results) if code not in fine), "")
