@@ -1,6 +1,6 @@
 """What the vLLM connector costs and gives, measured in one real engine, beside the ceilings that it is held to.
 
-    PYTHONPATH=build/python VENV/bin/python bench/engines/vllm_connector.py --model FOLDER            # all of it; FOLDER: a small model
+    PYTHONPATH=build/python VENV/bin/python bench/engines/vllm_connector.py --model FOLDER            # all; FOLDER: a model
     PYTHONPATH=build/python VENV/bin/python bench/engines/vllm_connector.py --model FOLDER ttft hooks # only these
     ... --tiny                                                                              # random weights instead, seconds
 
@@ -270,7 +270,9 @@ class Bench:
         first, again, miss = [], [], []
         for i in range(300):
             for prompt, times in ((head, first), (self.words(context), miss)):
-                request = Request(f"l{i}", prompt + [10], SamplingParams(max_tokens=1), None, block_hasher=self.core.request_block_hasher)
+                request = Request(
+                    f"l{i}", prompt + [10], SamplingParams(max_tokens=1), None, block_hasher=self.core.request_block_hasher
+                )
                 ours.add(request)
                 begin = time.perf_counter()
                 found, _ = ours.match(request, 0)
@@ -349,7 +351,10 @@ class Bench:
     def caches(self) -> dict[str, torch.Tensor]:
         context = self.worker._vllm_config.compilation_config.static_forward_context
         names = self.worker._kv_cache_config.kv_cache_groups[0].layer_names
-        return {name: context[name].kv_cache if torch.is_tensor(context[name].kv_cache) else context[name].kv_cache[0] for name in names}
+        return {
+            name: context[name].kv_cache if torch.is_tensor(context[name].kv_cache) else context[name].kv_cache[0]
+            for name in names
+        }
 
 
 def _trimmed(values: list[float]) -> float:

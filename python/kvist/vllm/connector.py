@@ -1,18 +1,16 @@
 """KvistConnector: what vLLM calls, passed on to the side that this process has.
 
-vLLM makes one object in the process that schedules and one in each worker. Those hooks that run in every step are bound to the
-side's own methods, where there is nothing to be added.
+vLLM makes one object in the process that schedules and one in each worker. Those hooks that run in every step are bound
+to the side's own methods, where there is nothing to be added.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
 from collections.abc import Iterable
 from typing import Any
 
-import kvist
 from kvist.vllm import identity, plan
 from kvist.vllm.events import Events
 from kvist.vllm.names import Names
@@ -64,9 +62,7 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         else:
             self._names = Names(maker, settings, f"vllm worker {rank}", _log)
             alone = len(kv_cache_config.kv_cache_groups) == 1
-            self._worker = Worker(
-                self._plan, settings, self._names, rank=rank, alone=alone, counters=self._counters
-            )
+            self._worker = Worker(self._plan, settings, self._names, rank=rank, alone=alone, counters=self._counters)
             self._bind_worker(self._worker)
         if seed is not None:
             assert self._names is not None
@@ -208,8 +204,8 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         return () if self._events is None else self._events.take()
 
     def reset_cache(self) -> bool | None:
-        """The weights may be others now: from here on nothing that was stored before is found. False: a load of the old ones
-        is under way, which this cannot take back."""
+        """The weights may be others now: from here on nothing that was stored before is found. False: a load of the old
+        ones is under way, which this cannot take back."""
         if self._scheduler is None or self._names is None or self._names.link is None:
             return True
         seed, before = self._names.name

@@ -1,8 +1,8 @@
-"""KV events of the pool: which blocks are in it since now, and which are no more, so that routers can send requests to where
-their prefix is. vLLM publishes them beside its own.
+"""KV events of the pool: which blocks are in it since now, and which are no more, so that routers can send requests to
+where their prefix is. vLLM publishes them beside its own.
 
-A position of ours is one event block of the position's tokens, named by vLLM's hash of its last block. It is announced once all
-groups and workers have stored it. The pool does not tell of evictions; one that a look-up runs into is.
+A position of ours is one event block of the position's tokens, named by vLLM's hash of its last block. It is announced
+once all groups and workers have stored it. The pool does not tell of evictions; one that a look-up runs into is.
 """
 
 from __future__ import annotations

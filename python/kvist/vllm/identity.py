@@ -1,8 +1,8 @@
 """What must be equal for two engines to share KV blocks, as far as vLLM can tell.
 
-vLLM's block hashes commit to the tokens, to multimodal inputs, to salts and to the LoRA's name. Everything else that decides
-what the bytes of a block are and mean is here: weights, types, layout, geometry. Rather too much than too little: what is
-named differently is a miss, what is named alike and is not would be wrong tokens.
+vLLM's block hashes commit to the tokens, to multimodal inputs, to salts and to the LoRA's name. Everything else that
+decides what the bytes of a block are and mean is here: weights, types, layout, geometry. Rather too much than too little:
+what is named differently is a miss, what is named alike and is not would be wrong tokens.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def fresh_epoch(settings: Settings, before: str, notices: Notices) -> str:
     try:
         named = settings.epoch()
     except (OSError, UnicodeDecodeError) as error:
-        notices.say("epoch_file", f"Kvist: epoch_file is not readable ({error}); this engine's blocks are its own from now on")
+        notices.say(
+            "epoch_file", f"Kvist: epoch_file is not readable ({error}); this engine's blocks are its own from now on"
+        )
         named = ""
     if named and named != before.split("#")[0]:
         return named
@@ -107,9 +109,9 @@ class Maker:
 
 
 def lora_mark(lora_request: Any) -> bytes:
-    """What the keys of a LoRA's blocks are hashed together with: its name, where it lies, and what the files there look like.
-    vLLM's own hash has the name (before 0.32 untagged, so that another request's salt could equal it), and not what an adapter
-    that was replaced in place contains."""
+    """What the keys of a LoRA's blocks are hashed together with: its name, where it lies, and what the files there look
+    like. vLLM's own hash has the name (before 0.32 untagged, so that another request's salt could equal it), and not what
+    an adapter that was replaced in place contains."""
     path = str(getattr(lora_request, "lora_path", ""))
     parts = ["lora", str(lora_request.lora_name), path]
     try:
@@ -197,8 +199,8 @@ def compare_seeds(names: Any, seed: str, log: Any) -> None:
         return
     if result == kvist.Code.OK and there.decode() != seed:
         log.warning(
-            "Kvist: an engine with this model uses the pool with another hash seed (%s..., here %s...): neither finds what the "
-            "other stores. Give all of them the same PYTHONHASHSEED and --prefix-caching-hash-algo",
+            "Kvist: an engine with this model uses the pool with another hash seed (%s..., here %s...): neither finds what "
+            "the other stores. Give all of them the same PYTHONHASHSEED and --prefix-caching-hash-algo",
             there.decode()[:8],
             seed[:8],
         )

@@ -1,9 +1,9 @@
 """The engine's KV tensors as arrays for kvist.Pages: where the bytes of a block lie.
 
-A block of a layer is opaque: on CPU the kernels keep all K first and then all V of each head, in an order that depends on the
-instruction set, whatever the tensor's shape says. So whole blocks are copied, as the runs of bytes that they are, and what
-decides the order within them is part of the identity. Where a block is not one run (a layout that keeps heads outermost, say),
-each run is an array of its own.
+A block of a layer is opaque: on CPU the kernels keep all K first and then all V of each head, in an order that depends on
+the instruction set, whatever the tensor's shape says. So whole blocks are copied, as the runs of bytes that they are, and
+what decides the order within them is part of the identity. Where a block is not one run (a layout that keeps heads
+outermost, say), each run is an array of its own.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ class UnknownLayout(ValueError):
     """KV tensors that this version does not know how to copy. The engine should not start with them."""
 
 
-def arrays_of(
-    kv_caches: Mapping[str, Any], group: Any, num_blocks: int, placed: Mapping[str, Any]
-) -> list[torch.Tensor]:
-    """Arrays for kvist.Pages: one KV group's (a KVCacheGroupSpec) in the order of its layers, num_blocks rows of bytes each.
-    Empty: no layer of it is here (another pipeline stage has them). placed: the KVCacheTensor of each layer. UnknownLayout."""
+def arrays_of(kv_caches: Mapping[str, Any], group: Any, num_blocks: int, placed: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Arrays for kvist.Pages: one KV group's (a KVCacheGroupSpec) in the order of its layers, num_blocks rows of bytes
+    each. Empty: no layer of it is here (another pipeline stage has them). placed: the KVCacheTensor of each layer.
+    UnknownLayout."""
     arrays: list[torch.Tensor] = []
     seen: set[tuple[int, int]] = set()
     for layer in group.layer_names:
@@ -51,8 +50,8 @@ def _per_block(layer: str, tensor: torch.Tensor, num_blocks: int) -> torch.Tenso
     if tensor.shape[0] and tensor.shape[0] % num_blocks == 0:
         return tensor.unflatten(0, (num_blocks, -1))
     raise UnknownLayout(
-        f"KV tensor of {layer} has the shape {tuple(tensor.shape)}, and the engine {num_blocks} blocks: which dimension counts "
-        "blocks is not to be seen"
+        f"KV tensor of {layer} has the shape {tuple(tensor.shape)}, and the engine {num_blocks} blocks: which dimension "
+        "counts blocks is not to be seen"
     )
 
 

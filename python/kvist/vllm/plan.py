@@ -158,7 +158,7 @@ def _need(spec: Any, tokens: int) -> tuple[Literal["all", "window", "last"], int
         if mode not in ("all", "align"):
             raise CannotServe(f"a recurrent state that the engine keeps for no prefix (mamba_cache_mode {mode!r})")
         return "last", 0, mode == "align"
-    whole = type(one).__name__.endswith("FullAttentionSpec") or "MLAAttentionSpec" == type(one).__name__
+    whole = type(one).__name__.endswith("FullAttentionSpec") or type(one).__name__ == "MLAAttentionSpec"
     window = getattr(one, "sliding_window", None)
     if window is not None and not whole:
         kept = window - 1 + getattr(one, "extra_retained_tokens", 0)

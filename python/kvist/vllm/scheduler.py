@@ -209,9 +209,7 @@ class Scheduler:
         """The names of at least `count` positions. They grow with the request; a session that took back its last tokens has
         other ones from there on."""
         hashes, scale, have = state.request.block_hashes, self._scale, state.count
-        if have and (
-            state.space is not space or len(hashes) < have * scale or hashes[have * scale - 1] != state.last
-        ):
+        if have and (state.space is not space or len(hashes) < have * scale or hashes[have * scale - 1] != state.last):
             have = 0
         if have < count:
             keys = hashes[(have + 1) * scale - 1 : count * scale : scale]

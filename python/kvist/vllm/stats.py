@@ -27,7 +27,10 @@ REASONS = {
 }
 TIMES = {
     "lookup_seconds": ("Time of one look-up in the scheduler", (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 1e-2, 0.1)),
-    "load_seconds": ("Time of one request's blocks from the pool", (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)),
+    "load_seconds": (
+        "Time of one request's blocks from the pool",
+        (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0),
+    ),
     "save_seconds": ("Time that a step spent storing", (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)),
 }
 EVERY = 16  # steps are told of together, since telling costs more than counting
@@ -97,8 +100,8 @@ class Counters:
             values.append(seconds)
 
     def take(self, failures: Callable[[], dict[str, int] | None]) -> KvistStats | None:
-        """Called in every step. What was counted since the last time; None: nothing, or too early to tell. failures: gives the
-        link's counts, of which the new ones go in."""
+        """Called in every step. What was counted since the last time; None: nothing, or too early to tell. failures:
+        gives the link's counts, of which the new ones go in."""
         self._calls += 1
         if self._calls % EVERY:
             return None
@@ -127,7 +130,8 @@ class KvistPromMetrics(KVConnectorPromMetrics):
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         counter, histogram = metric_types[Counter], metric_types[Histogram]
         self._counters = {
-            name: counter(name=f"kvist:{name}", documentation=text, labelnames=labelnames) for name, text in COUNTERS.items()
+            name: counter(name=f"kvist:{name}", documentation=text, labelnames=labelnames)
+            for name, text in COUNTERS.items()
         }
         self._reasons = {
             name: counter(name=f"kvist:{name}", documentation=text, labelnames=[*labelnames, "reason"])

@@ -58,8 +58,8 @@ IDLE = _Idle(("", ""), 0, 0, [], [], [])
 
 @dataclass
 class Done(KVConnectorWorkerMetadata):
-    """step: the one that has ended, if it had work. stored: how saves ended; for each number, on how many workers, and how many
-    of the chain's first positions all of them have."""
+    """step: the one that has ended, if it had work. stored: how saves ended; for each number, on how many workers, and
+    how many of the chain's first positions all of them have."""
 
     step: int = 0
     stored: dict[int, tuple[int, int]] = field(default_factory=dict)

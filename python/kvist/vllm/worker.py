@@ -1,8 +1,8 @@
 """The workers' side of the connector: blocks from the pool into the engine's KV tensors, and back.
 
-Every call here is one of the model runner's, between or within two steps. A copy is one call into the extension, without the
-GIL, for all blocks of a request and a group. Stores hand over the bytes and do not wait for the node's answer; where the node
-cannot keep up, they are dropped, and after a slow one the next steps do not try for a while.
+Every call here is one of the model runner's, between or within two steps. A copy is one call into the extension, without
+the GIL, for all blocks of a request and a group. Stores hand over the bytes and do not wait for the node's answer; where
+the node cannot keep up, they are dropped, and after a slow one the next steps do not try for a while.
 """
 
 from __future__ import annotations
@@ -141,9 +141,7 @@ class Worker:
 
     def register(self, kv_caches: Mapping[str, Any], kv_cache_config: Any) -> None:
         """The engine's KV tensors. layout.UnknownLayout: they are of no kind that is known here."""
-        placed = {
-            layer: tensor for tensor in kv_cache_config.kv_cache_tensors for layer in getattr(tensor, "layers", ())
-        }
+        placed = {layer: tensor for tensor in kv_cache_config.kv_cache_tensors for layer in getattr(tensor, "layers", ())}
         made: dict[int, kvist.Pages | None] = {}
         arrays: dict[int, list[Any]] = {}
         for column in self.plan.columns:

@@ -1,12 +1,13 @@
 """KV tensors on a GPU: blocks go through pinned host memory, on streams of their own.
 
-**Untested on hardware.** It is written to torch's documented API (streams, events, pinned memory, non-blocking copies); what is
-tested is the bookkeeping, with copies in host memory that finish late (tests/python/doors/test_vllm_staging.py).
+**Untested on hardware.** It is written to torch's documented API (streams, events, pinned memory, non-blocking copies);
+what is tested is the bookkeeping, with copies in host memory that finish late (tests/python/doors/test_vllm_staging.py).
 
-A load is read from the pool into free places of the staging memory, then copied to the device on the load stream; it is done
-when the event behind the copy is. A store is copied from the device on the store stream, which waits for the step's own stream
-first, and is put when its event has come. Before a later step may overwrite the blocks, its stream waits for that event:
-nobody on the host does. Longer loads than there is staging memory go piece by piece; stores without room are refused.
+A load is read from the pool into free places of the staging memory, then copied to the device on the load stream; it is
+done when the event behind the copy is. A store is copied from the device on the store stream, which waits for the step's
+own stream first, and is put when its event has come. Before a later step may overwrite the blocks, its stream waits for
+that event: nobody on the host does. Longer loads than there is staging memory go piece by piece; stores without room are
+refused.
 """
 
 from __future__ import annotations
@@ -133,7 +134,9 @@ class StagedPages:
         for size in self._bytes:
             count = max(1, share // size) if size else 0
             self._staging.append(_Staging(streams.staging(count * size), size, count) if size else None)
-        self._reads: deque[tuple[Call, kvist.Space, kvist.Digests, int, int, list[int], int, float]] = deque()  # wait for room
+        self._reads: deque[tuple[Call, kvist.Space, kvist.Digests, int, int, list[int], int, float]] = (
+            deque()
+        )  # wait for room
         self._reading: dict[int, tuple[kvist.Submitted, _Piece]] = {}
         self._copying: list[_Piece] = []  # to the device
         self._leaving: list[_Piece] = []  # to the host

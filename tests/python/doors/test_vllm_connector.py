@@ -137,7 +137,7 @@ def test_preempted_requests_come_back(folder, extra):
         with Rig(folder, extra | {"load": load}, num_blocks=30) as rig:
             for i in range(6):
                 rig.add(f"a{i}", prompt(5 * BLOCK, 100 * i), max_tokens=3 * BLOCK)
-            rig.run(2000)
+            rig.run()
             assert sum(len(out) for out in rig.outputs.values()) == 6 * 3 * BLOCK
             rig.empty()
 
@@ -264,6 +264,7 @@ def test_lora_and_salt(folder, extra, tmp_path):
     (adapter / "adapter_model.safetensors").write_bytes(b"1")
     lora = LoRARequest("tenant", 1, str(adapter))
     with Rig(folder, extra) as rig:
+
         def again(name, hit, **fields):
             rig.reset()
             assert rig.serve(name, prompt(100), **fields) == hit, name
@@ -405,7 +406,8 @@ def by_kind(events, medium="CPU"):
 
 @pytest.mark.parametrize("groups, ranks", [("full", 1), ("full", 2), ("sliding", 1), ("full, twice the block", 2)])
 def test_events_tell_what_is_in_the_pool(folder, extra, groups, ranks):
-    """Stored blocks are announced as the engine's own are, once all ranks and groups have them; lost ones when it is seen."""
+    """Stored blocks are announced as the engine's own are, once all ranks and groups have them; lost ones when it is
+    seen."""
     with Rig(folder, extra, GROUPS[groups], ranks=ranks, events=True) as rig:
         unit = rig.connector._plan.tokens
         rig.serve("a", prompt(100), max_tokens=1)
@@ -419,7 +421,9 @@ def test_events_tell_what_is_in_the_pool(folder, extra, groups, ranks):
             (own,) = [one for one in by_kind(rig.events, "GPU")[0] if one.token_ids[:1] == prompt(1)]
             assert own.block_hashes == event.block_hashes
         space = rig.connector._names.link.space()
-        chain = rig.connector._scheduler._chain(rig.add("c", prompt(100)) and rig.connector._scheduler.requests["c"], space, 3)
+        chain = rig.connector._scheduler._chain(
+            rig.add("c", prompt(100)) and rig.connector._scheduler.requests["c"], space, 3
+        )
         for part in range(len(rig.connector._plan.columns) * ranks):
             space.remove(chain[2:3], part=part)
         rig.reset()

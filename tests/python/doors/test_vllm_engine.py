@@ -1,6 +1,5 @@
 """Real vLLM engines on a real node: tokens and log-probabilities must be what an engine without the connector gives."""
 
-import os
 import pathlib
 import random
 import sys
@@ -85,6 +84,19 @@ def test_prefill_here_and_decode_there(model, node, expected):
             assert decode.metrics().get("kvist:saved_blocks_total", 0) == 0
 
 
+def test_two_ranks(model, node):
+    """Tensor parallel: each rank stores its part of a position, and an engine finds them all again."""
+    ranks = {"processes": True, "tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
+    with Engine(model, None, **ranks) as plain:
+        cold, warm = (answers(plain.generate(prompts())) for _ in range(2))
+    with Engine(model, connector(node.socket), **ranks) as engine:
+        assert answers(engine.generate(prompts())) == cold
+    with Engine(model, connector(node.socket), **ranks) as other:
+        assert answers(other.generate(prompts())) == warm
+        assert hits(other) == full_hit(prompts())
+        assert other.metrics()["kvist:loaded_blocks_total"] == 2 * full_hit(prompts()) // BLOCK
+
+
 def test_two_pools_in_a_multi_connector(model, node, expected):
     """Known by its name alone, as the wheel's entry point makes it; with one pool gone the other one answers."""
     _, warm = expected
@@ -154,4 +166,3 @@ def test_engines_start_without_a_node(model, tmp_path, expected):
                     break
             assert got == warm and hits(engine) - before == full_hit(prompts())
         assert sum("Kvist" in line for line in engine.log) < 10
-        assert os.path.exists(str(model))

@@ -1,5 +1,5 @@
-"""Blocks of device memory through staging memory: the bookkeeping of kvist.vllm.worker_cuda, with a device that is host memory
-and whose copies happen as late as they may. What CUDA itself does is not tested here."""
+"""Blocks of device memory through staging memory: the bookkeeping of kvist.vllm.worker_cuda, with a device that is host
+memory and whose copies happen as late as they may. What CUDA itself does is not tested here."""
 
 import os
 import random

@@ -133,7 +133,12 @@ def main():
                     found[sample.name] = found.get(sample.name, 0) + sample.value
         return found
 
-    calls = {"ready": lambda: True, "generate": generate, "reset": lambda: bool(llm.reset_prefix_cache()), "metrics": metrics}
+    calls = {
+        "ready": lambda: True,
+        "generate": generate,
+        "reset": lambda: bool(llm.reset_prefix_cache()),
+        "metrics": metrics,
+    }
     for line in sys.stdin:
         asked = json.loads(line)
         print("\x1e" + json.dumps(calls[asked.pop("call")](**asked)), flush=True)

@@ -1,6 +1,7 @@
-"""An engine of vLLM's own parts without a model: its scheduler, its KV cache manager, our connector on both sides, KV tensors
-in memory, and a stand-in for the kernels that writes for each token a value which only its whole prefix gives, and which
-reads what it builds on before it does. A block that was never filled, or filled with another prefix's, is noticed at once.
+"""An engine of vLLM's own parts without a model: its scheduler, its KV cache manager, our connector on both sides, KV
+tensors in memory, and a stand-in for the kernels that writes for each token a value which only its whole prefix gives,
+and which reads what it builds on before it does. A block that was never filled, or filled with another prefix's, is
+noticed at once.
 """
 
 import hashlib
@@ -9,7 +10,8 @@ import pickle
 import time
 
 import torch
-from kvist.vllm import stats, worker
+from kvist.vllm import stats
+from kvist.vllm import worker as worker_module
 from vllm.config import (
     CacheConfig,
     DeviceConfig,
@@ -40,7 +42,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-stats.EVERY = worker._ASK = 1  # so that a test need not wait for it
+stats.EVERY = worker_module._ASK = 1  # so that a test need not wait for it
 BLOCK = 16
 _LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -102,7 +104,9 @@ def cache_config(groups, num_blocks):
 class Rig:
     """folder: of the model; groups: from full(), sliding(), mamba(). ranks: workers. Everything else as vLLM has it."""
 
-    def __init__(self, folder, extra, groups=None, *, num_blocks=200, ranks=1, role="kv_both", policy="recompute", **options):
+    def __init__(
+        self, folder, extra, groups=None, *, num_blocks=200, ranks=1, role="kv_both", policy="recompute", **options
+    ):
         groups = groups or [full()]
         options.setdefault("block_size", min(spec.block_size for _, spec in groups))
         self.config = vllm_config(folder, extra, role=role, policy=policy, ranks=ranks, num_blocks=num_blocks, **options)
@@ -160,13 +164,12 @@ class Rig:
                 self.stats = self.stats.aggregate(data).data
         return plan
 
-    def run(self, limit=400):
+    def run(self, seconds=60.0):
         """Until nothing is left to do."""
-        for _ in range(limit):
-            if not self.scheduler.has_requests():
-                return
+        end = time.monotonic() + seconds
+        while self.scheduler.has_requests():
+            assert time.monotonic() < end, f"not done after {seconds} s: {list(self.scheduler.requests)}"
             self.step()
-        raise AssertionError(f"not done after {limit} steps: {list(self.scheduler.requests)}")
 
     def serve(self, name, tokens, max_tokens=2, **fields):
         """One request by itself. Returns how many of its tokens came from the pool."""
@@ -198,7 +201,9 @@ class Rig:
     def empty(self):
         """Nothing of a request is left anywhere."""
         scheduler = self.scheduler
-        assert not scheduler.requests and not scheduler.running and not scheduler.waiting and not scheduler.kv_holding_waiting
+        assert (
+            not scheduler.requests and not scheduler.running and not scheduler.waiting and not scheduler.kv_holding_waiting
+        )
         assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == self.kv.num_blocks - 1
         ours = self.connector._scheduler
         if ours is not None:
@@ -344,9 +349,7 @@ def vllm_config(
             disable_hybrid_kv_cache_manager=False,
             async_scheduling=False,
         ),
-        cache_config=CacheConfig(
-            enable_prefix_caching=True, prefix_caching_hash_algo=algorithm, **cache
-        ),
+        cache_config=CacheConfig(enable_prefix_caching=True, prefix_caching_hash_algo=algorithm, **cache),
         parallel_config=ParallelConfig(),
         device_config=DeviceConfig("cpu"),
         kv_transfer_config=KVTransferConfig(
