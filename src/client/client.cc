@@ -76,7 +76,7 @@ size_t Client::poll(std::span<Completion> out, Deadline deadline) {
   const auto run = [&]() -> size_t {
     client::Submissions& submissions = connection_->submissions();
     while (true) {
-      const Deadline next_expiry = submissions.expire();
+      const Deadline next_expiry = connection_->end_late_calls();
       if (const size_t taken = submissions.take(out); taken > 0) return taken;
       const size_t puts = submissions.watched();
       Deadline look = deadline.at() < next_expiry.at() ? deadline : next_expiry;

@@ -84,6 +84,15 @@ bool Connection::connected() const {
   return session_ != nullptr;
 }
 
+Deadline Connection::end_late_calls() {
+  if (submissions_.any_late()) {
+    const StatusOr<std::shared_ptr<Session>> current = session();
+    while (current.ok() && (*current)->link().receive(within(std::chrono::nanoseconds(0)))) {
+    }
+  }
+  return submissions_.expire();
+}
+
 Status Connection::adopt(const std::shared_ptr<Session>& session, Deadline deadline) {
   uint64_t bound = 0;
   while (true) {

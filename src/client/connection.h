@@ -58,6 +58,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Before blocks are looked up in order to be stored: one that this client found bad must not count as there.
   void tell_bad_blocks(Deadline deadline);
 
+  // Gives up the submitted calls whose time is over. What the node has answered by then counts, even if nobody has read it:
+  // a caller may be busy for longer than a put's deadline between two polls. Returns when the next call's time is over.
+  Deadline end_late_calls();
+
   // A submitted call is on its way, or there is something to give back: the keeper has to look.
   void wake_keeper();
 

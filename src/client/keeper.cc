@@ -169,7 +169,7 @@ int Keeper::wait_time_ms() const {
 
 void Keeper::attend() {
   Submissions& submissions = connection_.submissions();
-  next_expiry_ = submissions.expire();
+  next_expiry_ = connection_.end_late_calls();
   const bool receive = submissions.has_descriptor() && submissions.watched() > 0;
   // Without POLLIN an answer does not wake this thread: whoever waits for it reads it.
   pollfd wanted[3] = {{wakes_.get(), POLLIN, 0},

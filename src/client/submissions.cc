@@ -50,6 +50,12 @@ void Submissions::withdraw(uint64_t ticket) {
   calls_.erase(ticket);
 }
 
+bool Submissions::any_late() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(calls_.begin(), calls_.end(),
+                     [](const auto& call) { return call.second.watched != nullptr && call.second.deadline.passed(); });
+}
+
 Deadline Submissions::expire() {
   std::vector<std::shared_ptr<Submitted>> late;
   Deadline next = within(std::chrono::hours(1));

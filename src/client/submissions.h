@@ -42,6 +42,8 @@ class Submissions {
   // The call was not begun after all: there will be no completion.
   void withdraw(uint64_t ticket);
 
+  // Whether a call that waits for the node's answer is due to be given up.
+  bool any_late() const;
   // Gives up the calls whose time is over. Returns when the next one's is, at most an hour from now.
   Deadline expire();
   // Takes out completions, oldest first.

@@ -132,6 +132,29 @@ TEST_P(Submit, TheDescriptorTellsWithoutPolling) {
   ::close(epoll);
 }
 
+// An engine is busy with a step for longer than its puts' deadline: what the node answered meanwhile counts as answered.
+TEST_P(Submit, AnswersThatNobodyReadInTimeCount) {
+  const Space space = open(identity("a"));
+  const std::vector<Digest> digests = random_digests(random, 32);
+  for (size_t i = 0; i < digests.size(); i += 8) {
+    const std::span<const Digest> some = std::span(digests).subspan(i, 8);
+    Sources sources(some, 4096);
+    ASSERT_TRUE(space
+                    .submit_put({.positions = some}, sources.gathers(), sources.results, {.unchained = true},
+                                within(std::chrono::milliseconds(500)))
+                    .ok());
+    const Deadline patience(std::chrono::seconds(20));
+    Destinations got(8, 4096);
+    while (space.get(some, got.scatters(), got.results) != 8 && !patience.passed()) {
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    Completion completion;
+    ASSERT_EQ(client.poll({&completion, 1}), 1u);
+    EXPECT_EQ(completion.done, 8u);
+    EXPECT_EQ(sources.count(StatusCode::kOk), 8u);
+  }
+}
+
 TEST_P(Submit, PollWaitsForAnotherThreadsCall) {
   const Space space = open(identity("a"));
   const std::vector<Digest> digests = random_digests(random, 8);
