@@ -8,13 +8,16 @@ The guide is docs/engines/lmcache.md. Nothing of LMCache is imported here: it fi
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import hashlib
 import importlib.metadata
 import logging
 import os
 import re
+import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from kvist._door import Link, Settings, count, seconds, setting, size, text
@@ -94,14 +97,16 @@ class KvistConnector:
                 writers=settings.writers or min(_cores(), 2),
                 bound=settings.queue,
                 deadline=settings.deadline,
-                count=self._link.count,
+                note=_notes(self._link),
                 upkeep=self._leases.expire,
             )
         except BaseException:
             self._link.close()
             raise
-        # Also at the interpreter's exit: a thread must not be within the library when the interpreter goes.
-        self._finalizer = weakref.finalize(self, _close, os.getpid(), self._crew, self._leases, self._link)
+        self._parts = (os.getpid(), self._crew, self._leases, self._link)
+        self._finalizer = weakref.finalize(self, _collected, *self._parts)
+        self._finalizer.atexit = False  # then _close_all() is there
+        _open.add(self)
 
     def event_fd(self) -> int:
         """The descriptor that is readable while drain_completions() has something to give. It stays ours."""
@@ -131,12 +136,14 @@ class KvistConnector:
     def close(self) -> None:
         """Ends the threads, lets go of the pool, and closes the descriptor. Futures that have not ended never do. When it
         returns no buffer is touched any more. May be called again."""
-        self._finalizer()
+        self._finalizer.detach()
+        _open.discard(self)
+        _close(*self._parts)
 
     @property
     def counts(self) -> dict[str, int]:
         """How often what went wrong, by reason: those of the link, and "queue_full", "late" (a deadline passed in the
-        queue), "refused" (arguments), "unleased" (found, but beyond what leases hold)."""
+        queue), "refused" (arguments), "internal" (no memory, say), "unleased" (found, but beyond what leases hold)."""
         return self._link.counts
 
     @property
@@ -152,6 +159,36 @@ class KvistConnector:
         }
 
 
+def _notes(link: Link) -> Callable[[str, str], None]:
+    """Counts at the link, and says a line now and then. A function of the link's, because the threads must not hold the
+    connector: one that is dropped shall end."""
+
+    def note(reason: str, line: str) -> None:
+        link.count(reason)
+        link.notices.say(reason, line)
+
+    return note
+
+
+# Closed at the interpreter's exit: no thread may be within the library when the interpreter goes.
+_open: weakref.WeakSet[KvistConnector] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for connector in list(_open):
+        connector.close()
+
+
+def _collected(*parts: Any) -> None:
+    """A connector was dropped without close(). Whatever thread was just allocating runs this, with whatever locks, ours
+    perhaps among them; so another does it."""
+    try:
+        threading.Thread(target=_close, args=parts, name="kvist-lmcache-close", daemon=True).start()
+    except RuntimeError:  # no thread is to be had: the connector's own threads stay, idle
+        _log.warning("Kvist: a connector was dropped without being closed, and its threads stay")
+
+
 def _close(process: int, crew: Crew, leases: Leases, link: Link) -> None:
     crew.close()
     if os.getpid() == process:  # a child has neither the threads nor the connection
@@ -163,7 +200,8 @@ def _views(keys: list[str], buffers: list[memoryview]) -> list[memoryview]:
     views = [buffer if isinstance(buffer, memoryview) else memoryview(buffer) for buffer in buffers]
     if len(views) != len(keys):
         raise ValueError(f"{len(keys)} keys with {len(views)} buffers")
-    return views
+    # LMCache's are bytes in one dimension already, of a format that cannot be cast.
+    return [view if view.itemsize == 1 and view.ndim == 1 else view.cast("B") for view in views]
 
 
 def _identity(settings: LMCacheSettings) -> Identity:

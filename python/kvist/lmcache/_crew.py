@@ -2,8 +2,8 @@
 
 LMCache submits a batch, gets a number for it, and polls a descriptor until drain() hands that number out again. It submits
 holding the lock that its completions need too, so submitting only ever enqueues: a few threads of our own copy, with the
-GIL given up. Every batch ends within its deadline, whatever becomes of it: threads take batches in the order of their
-deadlines, and no call that they make outlives the deadline of its batch.
+GIL given up. Every batch ends within its deadline, whatever becomes of it: threads take batches in the order in which they
+came, which is that of their deadlines, and no call that they make outlives the deadline of its batch.
 
 A large batch is cut into slices that several threads do at once. Look-ups, which copy nothing, go before loads that wait.
 Stores, which may wait for the node, have threads of their own.
@@ -57,16 +57,24 @@ class _Lane:
     """What waits for one kind of thread."""
 
     def __init__(self, lock: threading.Lock, threads: int) -> None:
+        self.looks: deque[tuple[Job, int, int]] = deque()  # go first
         self.tasks: deque[tuple[Job, int, int]] = deque()
         self.wake = threading.Condition(lock)
         self.threads = threads
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.looks or self.tasks)
+
+    def take(self) -> tuple[Job, int, int]:
+        return self.looks.popleft() if self.looks else self.tasks.popleft()
 
 
 class Crew:
     """The threads, what waits for them, and what has ended.
 
     readers, writers: threads each. bound: batches that may be open at once. deadline: seconds from a batch's submission to
-    its end. count: told of batches that end without having been tried, by reason. upkeep: run by reading threads now and
+    its end. note: told of what went wrong here, by reason and as a line for people. upkeep: run by reading threads now and
     then; says in how many seconds it is due again (None: when there is work).
     """
 
@@ -77,11 +85,11 @@ class Crew:
         writers: int,
         bound: int,
         deadline: float,
-        count: Callable[[str], None],
+        note: Callable[[str, str], None],
         upkeep: Callable[[], float | None],
     ) -> None:
         self._deadline, self._bound = deadline, bound
-        self._count, self._upkeep = count, upkeep
+        self._note, self._upkeep = note, upkeep
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._reading, self._writing = _Lane(self._lock, readers), _Lane(self._lock, writers)
@@ -146,6 +154,7 @@ class Crew:
         with self._lock:
             self._closing = True
             for lane in (self._reading, self._writing):
+                lane.looks.clear()
                 lane.tasks.clear()
                 lane.wake.notify_all()
         until = self._end() + _GRACE
@@ -181,31 +190,28 @@ class Crew:
             if full or not slices:
                 job.error = f"{self._bound} batches are waiting already" if full else ""
                 self._complete(job)
-            elif job.buffers is None and lane is self._reading:
-                job.left = 1
-                lane.tasks.appendleft((job, *slices[0]))
-                lane.wake.notify()
             else:
                 job.left = len(slices)
-                lane.tasks.extend((job, begin, end) for begin, end in slices)
+                queue = lane.looks if job.buffers is None else lane.tasks
+                queue.extend((job, begin, end) for begin, end in slices)
                 lane.wake.notify(len(slices))
         if full:
-            self._count("queue_full")
+            self._note("queue_full", "Kvist: too many batches wait; further ones fail at once")
         return job.future
 
     # ---- in the threads ----
 
     def _run(self, lane: _Lane) -> None:
         while True:
-            due = self._upkeep() if lane is self._reading else None
+            due = self._keep_up() if lane is self._reading else None
             with self._lock:
-                if not lane.tasks and not self._closing:
+                if not lane.busy and not self._closing:
                     lane.wake.wait(due)
                 if self._closing:
                     return
-                if not lane.tasks:
+                if not lane.busy:
                     continue
-                job, begin, end = lane.tasks.popleft()
+                job, begin, end = lane.take()
             error = self._do(job, begin, end)
             with self._lock:
                 job.error = job.error or error
@@ -216,14 +222,26 @@ class Crew:
 
     def _do(self, job: Job, begin: int, end: int) -> str:
         if time.monotonic() >= job.end:
-            self._count("late")
+            self._note("late", "Kvist: batches wait longer than their deadline; they are given up")
             return "its deadline passed while it waited for its turn"
         try:
             job.work(job, begin, end)
         except Exception as error:  # a wrong argument, no memory: the future must end all the same
-            self._count("refused" if isinstance(error, ValueError | TypeError | BufferError) else "internal")
-            return f"{type(error).__name__}: {error}"
+            return self._told(error)
         return ""
+
+    def _keep_up(self) -> float | None:
+        try:
+            return self._upkeep()
+        except Exception as error:
+            self._told(error)
+            return 1.0
+
+    def _told(self, error: Exception) -> str:
+        text = f"{type(error).__name__}: {error}"
+        kind = "refused" if isinstance(error, ValueError | TypeError | BufferError) else "internal"
+        self._note(kind, f"Kvist: a batch failed: {text}")
+        return text
 
     def _complete(self, job: Job) -> None:
         """With the lock held: a batch has ended, and its descriptor is there still or was closed for good."""

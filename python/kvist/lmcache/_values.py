@@ -31,7 +31,7 @@ _VALUE, _HEADS, _PIECES = range(3)
 
 _LARGEST_PIECE = 16 << 20  # bytes; more would not fill the pool's extents of 64 MiB well
 _SMALLEST_POOL_PIECE = 1 << 20  # bytes, which every pool has room for in one block
-_PINNED_AT_ONCE = 64  # keys, between two looks at what leases may hold
+_PINNED_AT_ONCE = 16  # keys, between two looks at what leases may hold
 _ASK, _ASK_AGAIN = 0.25, 10.0  # seconds for the node to answer what memory it has, and until it is asked again
 _MOST_PIECES = 1 << 16  # of a value: what a head says is not trusted with more
 
@@ -130,10 +130,13 @@ class Values:
         try:
             most_bytes = self._shape(space).leased
             names = space.digests(job.keys[begin:end])
-            for first in range(begin, end, _PINNED_AT_ONCE):
-                last = min(first + _PINNED_AT_ONCE, end)
+            step, full = min(_PINNED_AT_ONCE, self._leases.most_blocks), False
+            for first in range(begin, end, step):
+                last = min(first + step, end)
                 some = self._find_some(space, job, first, names[first - begin : last - begin])
-                if found.blocks + some.blocks > self._leases.most_blocks or found.nbytes + some.nbytes > most_bytes:
+                blocks, nbytes = found.blocks + some.blocks, found.nbytes + some.nbytes
+                full = full or blocks > self._leases.most_blocks or nbytes > most_bytes
+                if full:
                     self._link.count("unleased", len(some.keys))
                     some.close()
                 else:
