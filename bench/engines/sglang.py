@@ -175,14 +175,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--json", action="store_true", help="one JSON line a figure")
-    parser.add_argument("--quick", action="store_true", help="one page size, no file backend")
+    parser.add_argument("--quick", action="store_true", help="without the file backend")
     parser.add_argument("--shm", action="store_true", help="host pools in shared memory")
     options = parser.parse_args()
     worst = {"put": 9.0, "get": 9.0}
     with tempfile.TemporaryDirectory() as folder, kvist.Node(memory="3GiB", admin=None) as node, node.client() as client:
         while (report := client.report())["ready_bytes"] < report["capacity_bytes"]:
             time.sleep(0.01)
-        for name, shape in POOLS[:1] if options.quick else POOLS:
+        for name, shape in POOLS:
             for layout in LAYOUTS:
                 if "rank" in shape and layout == "page_head":
                     continue

@@ -18,7 +18,6 @@ Threads: any; a pool's memory belongs to the engine, which does not touch pages 
 
 from __future__ import annotations
 
-import ctypes
 import operator
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -130,7 +129,8 @@ class _Addressed:
                 return [pages[numbers] for pages in self._pages]
         found = self._pieces(host_indices, len(firsts))
         return [
-            [[_at(address, size) for address, size in page[part]] for page in found] for part in range(self.parts)
+            kvist.Addresses([[at for at, _ in page[part]] for page in found], [[size for _, size in page[part]] for page in found])
+            for part in range(self.parts)
         ]
 
     def filled(self, host_indices: Any, blocks: list[Any], done: Sequence[bool]) -> None:
@@ -207,7 +207,3 @@ class _Flat:
 
 def _unit(pool: Any) -> int:
     return operator.index(getattr(pool, "logical_page_size", None) or getattr(pool, "page_size", None) or 1)
-
-
-def _at(address: int, size: int) -> Any:
-    return (ctypes.c_ubyte * size).from_address(address)

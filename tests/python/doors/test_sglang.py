@@ -418,11 +418,12 @@ def test_context_parallel_ranks_have_parts_of_their_own(make):
 
 
 def test_pipeline_stages_have_namespaces_of_their_own(make):
-    stages = [mha_pool(first_layer=0), mha_pool(first_layer=4, layers=3)]
-    backends = [make(pool, pp=(stage, 2)) for stage, pool in enumerate(stages)]
-    fill(stages[0], 1)
-    assert all(backends[0].batch_set_v1(hashes(2), stages[0].alloc(2 * PAGE), before()))
-    assert [backend.batch_exists(hashes(2)) for backend in backends] == [2, 0]
+    for other in (mha_pool(first_layer=4, layers=3), mha_pool()):  # also where a pool does not say which layers it has
+        stages = [mha_pool(), other]
+        backends = [make(pool, pp=(stage, 2)) for stage, pool in enumerate(stages)]
+        fill(stages[0], 1)
+        assert all(backends[0].batch_set_v1(hashes(2), stages[0].alloc(2 * PAGE), before()))
+        assert [backend.batch_exists(hashes(2)) for backend in backends] == [2, 0]
 
 
 def test_more_ranks_than_parts_count_each_for_itself(make):

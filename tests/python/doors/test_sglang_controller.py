@@ -377,11 +377,11 @@ with runtime_context.get_parallel().override(**place):
         if line.strip() == "write":
             indices = pool.alloc(40 * PAGE)
             controller.write_storage(indices, ids, hash_value=keys, prefix_keys=[])
-            print("wrote", controller.ack_backup_queue.get(timeout=60).completed_tokens // PAGE, flush=True)
+            print("wrote", controller.ack_backup_queue.get(timeout=240).completed_tokens // PAGE, flush=True)
             pool.free(indices)
         elif line.strip() == "ask":
             operation = controller.prefetch("request", ids, None, [])
-            controller.prefetch_hit_queue.get(timeout=60)
+            controller.prefetch_hit_queue.get(timeout=240)
             print("hit", operation.storage_hit_count // PAGE, flush=True)
         elif line.strip() == "lose":
             space = controller.storage_backend._open.space()
@@ -390,7 +390,7 @@ with runtime_context.get_parallel().override(**place):
             operation.host_indices = pool.alloc(operation.storage_hit_count)
             controller.prefetch_buffer.put(operation)
             read = 0
-            while not (told := controller.ack_prefetch_queue.get(timeout=60)).completed_req:
+            while not (told := controller.ack_prefetch_queue.get(timeout=240)).completed_req:
                 read = told.completed_tokens if told.completed_tokens is not None else read
             print("read", read // PAGE, flush=True)
             pool.free(operation.host_indices)
