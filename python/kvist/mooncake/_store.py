@@ -246,7 +246,7 @@ class Store:
         return self.batch_get_into((key,), (buffer_ptr,), (size,))[0]
 
     def batch_get_into(self, keys: Any, buffer_ptrs: Any, sizes: Any) -> list[int]:
-        """get_into() of each. What a value that fails its verification (-801) leaves in its buffer is garbage."""
+        """get_into() of each. A value that fails its verification is -704, and leaves garbage in its buffer."""
         keys = keys if type(keys) is list else key_list(keys)
         if not len(keys) == len(buffer_ptrs) == len(sizes):
             return [INVALID_PARAMS] * len(keys)
