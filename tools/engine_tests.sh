@@ -33,7 +33,7 @@ test_engine() {
   fi
   if [[ -z ${KVIST_TEST_PYTHON:-} ]]; then tools/engine_venv.sh "$engine" || return $?; fi
   say "Running $(printf '%s ' "${files[@]#tests/python/doors/}")with $python"
-  "$python" -m pytest -q -rs -p no:cacheprovider --rootdir tests/python -c tests/python/pytest.ini -o faulthandler_timeout=600 \
+  "$python" -m pytest -q -rs -p no:cacheprovider --rootdir tests/python -c tests/python/pytest.ini -o faulthandler_timeout=1200 \
     "${select[@]}" "${files[@]}"
 }
 
