@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     from vllm_rig import BLOCK, Rig, full, mamba, model_folder, sliding
 
     import kvist
-    from kvist.vllm import identity, layout, plan
+    from kvist.vllm import identity, layout, plan, step
     from kvist.vllm.settings import Settings
 
 
@@ -37,7 +37,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def extra(node):
-    return {"socket": node.socket}
+    return {"socket": node.socket, "deadline": "30s", "save_deadline": "10s"}  # however busy the machine is
 
 
 def prompt(count, first=100):
@@ -430,6 +430,23 @@ def test_events_tell_what_is_in_the_pool(folder, extra, groups, ranks):
         rig.run()
         _, removed = by_kind(rig.events)
         assert [one.block_hashes for one in removed][:1] == [event.block_hashes[2:3]]
+
+
+def test_an_event_waits_for_the_last_worker(folder, extra):
+    """Workers that answer in different steps; what the slower one has less of is not announced."""
+    with Rig(folder, extra, ranks=2, events=True) as rig:
+        events = rig.connector._events
+        request = rig.add("a", prompt(100))
+        number = events.planned(request, 1, 6, kvist.Digests(bytes(range(80)), 1))
+        events.stored(step.Done(1, {number: (1, 5)}))
+        assert events.take() == []
+        events.stored(step.Done(2, {number: (1, 3), 999: (1, 1)}))
+        (event,) = events.take()
+        assert len(event.block_hashes) == 3 and event.token_ids == prompt(100)[BLOCK : 4 * BLOCK]
+        assert event.parent_block_hash is not None and events.take() == []
+        events.gone(bytes(range(16)))
+        assert events.take()[0].block_hashes == event.block_hashes[:1]
+        rig.run()
 
 
 def test_no_event_of_what_was_not_stored(folder, extra, monkeypatch):
