@@ -93,7 +93,7 @@ class Store:
         self.close()
         pool = _pool.Pool(settings, given.get("tenant_id", "default"))
         if not pool.ready and not settings.late:
-            _pool.log.error("Kvist: setup found no pool: %s", pool.state)
+            _pool.log.error("Kvist: setup ends with -1 and does not try again (the setting late would): %s", pool.state)
             pool.close()
             return INTERNAL
         self._hostname = given["local_hostname"]
