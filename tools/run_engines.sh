@@ -27,5 +27,4 @@ if [[ ! -f $model/config.json ]]; then
 fi
 left=$((limit - SECONDS))
 if ((left < 150)); then left=150; fi # the preparations took long: the demonstration gets its time nevertheless
-PYTHONPATH=build/python $python examples/engines/conversation.py --model $model --seconds $left "$@"
-say "Done after $SECONDS s"
+PYTHONPATH=build/python exec $python examples/engines/conversation.py --model $model --seconds $left "$@"

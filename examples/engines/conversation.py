@@ -70,6 +70,7 @@ def serve(pipe: Any, model: str, log: str, connector: dict[str, Any] | None) -> 
     os.dup2(out, 1)
     os.dup2(out, 2)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's business
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from vllm import LLM, SamplingParams
 
     options = {} if connector is None else {"kv_transfer_config": connector}
@@ -120,9 +121,24 @@ class Engine:
         self._process.start()
         theirs.close()
 
+    def ready(self) -> None:
+        """Waits until it has started, and shows that: a line that moves on a terminal, elsewhere one every ten seconds."""
+        began = time.monotonic()
+        while not self._pipe.poll(1.0) and time.monotonic() < self._end:
+            waited = int(time.monotonic() - began)
+            if sys.stdout.isatty():
+                print(f"\r\033[K    engine {self.name} starts, {waited} s", end="", flush=True)
+            elif waited % 10 == 0:
+                say(f"    engine {self.name} starts, {waited} s")
+        if sys.stdout.isatty():
+            print("\r\033[K", end="", flush=True)
+        self._receive()
+
     def answer(self, *asked: Any) -> Any:
-        if asked:
-            self._pipe.send(asked)
+        self._pipe.send(asked)
+        return self._receive()
+
+    def _receive(self) -> Any:
         if not self._pipe.poll(max(0.0, self._end - time.monotonic())):
             raise SystemExit("conversation: not done in the time that --seconds gives; a slower machine needs more of it")
         try:
@@ -205,15 +221,16 @@ def main() -> int:
     parser.add_argument("--tier", action="store_true", help="vLLM's OffloadingConnector with Kvist as its second tier")
     options = parser.parse_args()
     os.environ.update(ENVIRONMENT)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engines end too
     import kvist
 
     end, text = time.monotonic() + options.seconds, options.page.read_text()
-    engines: list[Engine] = []
+    began, engines = time.monotonic(), list[Engine]()
     with tempfile.TemporaryDirectory(prefix="kvist-engines-") as folder:
         try:
             say("==> Without Kvist: an engine that has not seen the conversation computes every turn anew")
             engines.append(Engine("plain", options.model, folder, None, end))
-            engines[0].answer()
+            engines[0].ready()
             without = talk(engines, text, options.tokens, None)
             engines.pop().close()
 
@@ -222,7 +239,7 @@ def main() -> int:
                 connector = transfer(node.socket, options.tier)
                 engines += [Engine(name, options.model, folder, connector, end) for name in "AB"]
                 for engine in engines:
-                    engine.answer()
+                    engine.ready()
                 names, turns = [engine.name for engine in engines], talk(engines, text, options.tokens, without)
                 while engines:
                     engines.pop().close()
@@ -235,6 +252,7 @@ def main() -> int:
         say("    Each answer is, token for token, the one of the engine without Kvist.")
     else:
         say("    Something is wrong: tokens differ, or nothing came from the pool.")
+    say(f"==> Done after {time.monotonic() - began:.0f} s")
     return 0 if right else 1
 
 
