@@ -82,7 +82,7 @@ class Values:
         keys, buffers = job.keys[begin:end], job.buffers[begin:end]
         try:
             largest = max(buffer.nbytes for buffer in buffers)
-            most = largest if largest <= _SMALLEST_POOL_PIECE else self._shape(space).piece
+            most = largest if largest <= _SMALLEST_POOL_PIECE else self._shape(space, job).piece
             if largest <= most:
                 names = space.digests(keys)
                 results = space.put(names, buffers, unchained=True, timeout=job.remaining())
@@ -128,7 +128,7 @@ class Values:
             return
         found = _Found()
         try:
-            most_bytes = self._shape(space).leased
+            most_bytes = self._shape(space, job).leased
             names = space.digests(job.keys[begin:end])
             step, full = min(_PINNED_AT_ONCE, self._leases.most_blocks), False
             for first in range(begin, end, step):
@@ -254,7 +254,7 @@ class Values:
 
     # ---- the rest ----
 
-    def _shape(self, space: Space) -> _Shape:
+    def _shape(self, space: Space, job: Job) -> _Shape:
         """What the node says of its memory, asked once a connection. One that does not answer is taken to be small, and
         asked again after a while."""
         now = time.monotonic()
@@ -263,7 +263,7 @@ class Values:
         client = self._link.client
         assert client is not None
         try:
-            pools = client.report(timeout=_ASK)["pools"]
+            pools = client.report(timeout=min(_ASK, job.remaining()))["pools"]
             capacity = next((pool["capacity_bytes"] for pool in pools if pool["domain"] == self._domain), 0)
         except Error:
             shape, until = _Shape(_SMALLEST_POOL_PIECE, self._lease_bytes), now + _ASK_AGAIN
