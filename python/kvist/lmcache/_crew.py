@@ -48,6 +48,11 @@ class Job:
         self.left = 0  # slices
         self.error = ""
 
+    @property
+    def over(self) -> bool:
+        """Whether the deadline has passed: what has not begun is not worth beginning."""
+        return time.monotonic() >= self.end
+
     def remaining(self) -> float:
         """Seconds until the deadline, never quite none."""
         return max(self.end - time.monotonic(), 1e-6)
@@ -221,7 +226,7 @@ class Crew:
             del job  # while this thread waits, nothing of LMCache's is held
 
     def _do(self, job: Job, begin: int, end: int) -> str:
-        if time.monotonic() >= job.end:
+        if job.over:
             self._note("late", "Kvist: batches wait longer than their deadline; they are given up")
             return "its deadline passed while it waited for its turn"
         try:

@@ -89,6 +89,10 @@ class Values:
                 self._note_stored(job, begin, results)
                 return
             for i, (key, buffer) in enumerate(zip(keys, buffers, strict=True), begin):
+                if job.over:
+                    self._link.count(Code.DEADLINE_EXCEEDED.name.lower(), end - i)
+                    job.error = job.error or Code.DEADLINE_EXCEEDED.name.lower()
+                    break
                 if buffer.nbytes > most:
                     job.found[i] = self._store_pieces(space, job, key, buffer, most)
                 else:
@@ -112,7 +116,7 @@ class Values:
             for i, code in enumerate(_codes(results)):
                 if code is Code.OK:
                     job.found[begin + i] = True
-                elif code is Code.NOT_FOUND:
+                elif code is Code.NOT_FOUND and not job.over:
                     job.found[begin + i] = self._load_pieces(space, job, names[i : i + 1], buffers[i])
         except Error as error:
             self._failed(job, error)
