@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -19,9 +20,9 @@ ENVIRONMENT = {
 VOCABULARY = 1024
 
 
-def tiny_model(folder):
+def tiny_model(folder, seed=5):
     """A Llama of 4 layers with seeded weights, large enough that a wrong byte of KV changes tokens (vLLM's dummy weights are
-    near zero). Made once per folder."""
+    near zero). seed: of the weights. Made once per folder."""
     import torch
     from safetensors.torch import save_file
 
@@ -30,7 +31,7 @@ def tiny_model(folder):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     hidden, layers, heads, kv_heads, head, inner = 256, 4, 4, 2, 64, 512
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(seed)
 
     def weight(rows, columns, gain):
         return (torch.randn(rows, columns, generator=generator) * gain / math.sqrt(columns)).bfloat16()
@@ -83,9 +84,11 @@ class Engine:
 
     with Engine(model, log, transfer) as engine:
         engine.generate([[12, 13, ...], ...], 24)    # -> [{"tokens": [...], "cached": n}, ...]
+
+    in_process: its core and its worker in one process, else in three, as in production. seed: PYTHONHASHSEED, None: none.
     """
 
-    def __init__(self, model, log, transfer=None, *, in_process=True, **options):
+    def __init__(self, model, log, transfer=None, *, in_process=True, seed="0", **options):
         self.log = pathlib.Path(log)
         config = {
             "model": str(model),
@@ -104,6 +107,10 @@ class Engine:
         if transfer is not None:
             config["kv_transfer_config"] = transfer
         environment = {**ENVIRONMENT, **os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if in_process else "1"}
+        if seed is not None:
+            environment["PYTHONHASHSEED"] = seed
+        else:
+            del environment["PYTHONHASHSEED"]
         with open(self.log, "ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out, env=environment, text=True
@@ -118,6 +125,35 @@ class Engine:
         """{name: {labels as text: value}} of all that the process would show to Prometheus."""
         return self._ask({"metrics": True})
 
+    def serve(self, prompts, tokens, **how):
+        """Of all prompts at once, step by step: [[{"tokens", "reason"}, ...], what each reset said]. A prompt may be a dict as
+        vLLM takes it. abort: {index: number of steps after which it is aborted}; again: an aborted one is sent again at once,
+        under the same id; lora: [name, folder] of an adapter for all; reset: {number of steps: arguments of
+        reset_prefix_cache}, which is called then."""
+        return self._ask({"serve": prompts, "tokens": tokens, **how})
+
+    def begin_churn(self, prompts, tokens, seconds, fresh=0):
+        """Serves these prompts again and again for so many seconds, each time with an engine that has forgotten them, and
+        `fresh` prompts that are new each time. Returns at once; end_churn() has what came of it."""
+        self._send({"churn": prompts, "tokens": tokens, "seconds": seconds, "fresh": fresh})
+
+    def end_churn(self):
+        """[{"at": seconds since the start, "hits": tokens from the connector, "out": [tokens of each prompt], "fresh": [[prompt,
+        tokens], ...], "wall": seconds, "reset": whether nothing was in use before}, ...]"""
+        return self._receive()
+
+    def reset(self, **how):
+        """vLLM's reset_prefix_cache(): False where blocks are in use."""
+        return self._ask({"reset": how})
+
+    def scheduler(self):
+        """{"free": KV blocks, "requests": n, "connector": n of its own}, of an engine in one process."""
+        return self._ask({"scheduler": True})
+
+    @property
+    def pid(self):
+        return self._process.pid
+
     def close(self):
         if self._process.poll() is None:
             self._process.stdin.close()
@@ -129,11 +165,17 @@ class Engine:
         self._process.stdout.close()
 
     def _ask(self, what):
+        self._send(what)
+        return self._receive()
+
+    def _send(self, what):
         try:
             self._process.stdin.write(json.dumps(what) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             pass
+
+    def _receive(self):
         line = self._process.stdout.readline()
         if not line:
             raise AssertionError("the engine ended; what it said last:\n" + self.log.read_text(errors="replace")[-4000:])
@@ -144,6 +186,95 @@ class Engine:
 
     def __exit__(self, *_):
         self.close()
+
+
+def serve(engine, prompts, tokens, abort=None, again=False, reset=None, lora=None, name="r"):
+    """Steps the engine until all is done; see Engine.serve()."""
+    from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
+
+    adapter = LoRARequest(lora[0], 1, lora[1]) if lora else None
+
+    def add(i):
+        prompt = prompts[i] if isinstance(prompts[i], dict) else {"prompt_token_ids": prompts[i]}
+        parameters = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+        core.add_request(f"{name}-{i}", prompt, parameters, lora_request=adapter)
+        out[i] = {"tokens": [], "reason": None}
+
+    core = engine.llm_engine
+    abort = {int(i): step for i, step in (abort or {}).items()}
+    reset = {int(step): how for step, how in (reset or {}).items()}
+    out, steps, resets = {}, 0, []
+    for i in range(len(prompts)):
+        add(i)
+    while True:
+        for i in [i for i, step in abort.items() if step <= steps]:
+            del abort[i]
+            if out[i]["reason"] is None:
+                core.abort_request([f"{name}-{i}"])
+                out[i]["reason"] = "aborted"
+                if again:
+                    add(i)
+        if steps in reset:
+            resets.append(engine.reset_prefix_cache(**reset.pop(steps)))
+        if not core.has_unfinished_requests():
+            break
+        for one in core.step():
+            state = out[int(one.request_id.rsplit("-", 1)[1])]
+            if state["reason"] is None and one.outputs:
+                state["tokens"] = list(one.outputs[0].token_ids)
+                if one.finished:
+                    state["reason"] = one.outputs[0].finish_reason
+        steps += 1
+    return [[out[i] for i in range(len(prompts))], resets]
+
+
+def external_hits():
+    """Tokens that the connector gave, of all requests of this process's engine."""
+    from prometheus_client import REGISTRY
+
+    return int(
+        sum(
+            sample.value
+            for family in REGISTRY.collect()
+            for sample in family.samples
+            if sample.name == "vllm:external_prefix_cache_hits_total"
+        )
+    )
+
+
+def _churn(engine, prompts, tokens, seconds, fresh):
+    import random
+
+    began, rounds = time.monotonic(), []
+    while time.monotonic() - began < seconds:
+        at, before = time.monotonic() - began, external_hits()
+        emptied = bool(engine.reset_prefix_cache())
+        rng = random.Random(1000 + len(rounds))
+        new = [[rng.randrange(10, VOCABULARY - 10) for _ in range(150 + 40 * i)] for i in range(fresh)]
+        out, _ = serve(engine, prompts + new, tokens, name=f"c{len(rounds)}")
+        out = [one["tokens"] for one in out]
+        rounds.append(
+            {
+                "at": round(at, 2),
+                "wall": round(time.monotonic() - began - at, 2),
+                "hits": external_hits() - before,
+                "reset": emptied,
+                "out": out[: len(prompts)],
+                "fresh": [[prompt, got] for prompt, got in zip(new, out[len(prompts) :])],
+            }
+        )
+    return rounds
+
+
+def _scheduler(engine):
+    scheduler = engine.llm_engine.engine_core.engine_core.scheduler
+    ours = getattr(scheduler.connector, "_scheduler", None)
+    return {
+        "free": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+        "requests": len(scheduler.requests) + len(scheduler.running) + len(scheduler.waiting),
+        "connector": 0 if ours is None else len(ours.requests) + len(ours._flying) + len(ours._landing) + len(ours._keys),
+    }
 
 
 def _main():
@@ -157,22 +288,36 @@ def _main():
     from prometheus_client import REGISTRY
     from vllm import LLM, SamplingParams
 
+    def generate(asked):
+        parameters = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
+        prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
+        done = engine.generate(prompts, parameters, use_tqdm=False)
+        return [{"tokens": list(one.outputs[0].token_ids), "cached": one.num_cached_tokens} for one in done]
+
+    def metrics():
+        values = {}
+        for family in REGISTRY.collect():
+            for sample in family.samples:
+                labels = {k: v for k, v in sample.labels.items() if k not in ("engine", "model_name")}
+                values.setdefault(sample.name, {})[json.dumps(labels, sort_keys=True)] = sample.value
+        return values
+
     engine = LLM(**json.loads(sys.stdin.readline()))
     answer("ready")
     for line in sys.stdin:
         asked = json.loads(line)
         if "prompts" in asked:
-            parameters = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
-            prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
-            done = engine.generate(prompts, parameters, use_tqdm=False)
-            answer([{"tokens": list(one.outputs[0].token_ids), "cached": one.num_cached_tokens} for one in done])
+            answer(generate(asked))
+        elif "serve" in asked:
+            answer(serve(engine, asked.pop("serve"), **asked))
+        elif "churn" in asked:
+            answer(_churn(engine, asked.pop("churn"), **asked))
+        elif "reset" in asked:
+            answer(bool(engine.reset_prefix_cache(**asked["reset"])))
+        elif "scheduler" in asked:
+            answer(_scheduler(engine))
         else:
-            values = {}
-            for family in REGISTRY.collect():
-                for sample in family.samples:
-                    labels = {k: v for k, v in sample.labels.items() if k not in ("engine", "model_name")}
-                    values.setdefault(sample.name, {})[json.dumps(labels, sort_keys=True)] = sample.value
-            answer(values)
+            answer(metrics())
 
 
 if __name__ == "__main__":
