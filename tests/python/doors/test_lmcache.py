@@ -72,7 +72,7 @@ def drive(request):
     def make(node=None, **parameters):
         if node is not None:
             parameters["socket"] = node.socket
-        parameters.setdefault("deadline", 20)  # tests of what is to succeed do so on a busy machine too
+        parameters.setdefault("deadline", 20)  # tests that promise a time say their own; the others need success alone
         parameters.setdefault("namespace", re.sub(r"\W", "-", request.node.name)[:80])
         made.append(Driver(**parameters))
         return made[-1]

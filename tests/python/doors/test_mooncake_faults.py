@@ -1,6 +1,6 @@
 """kvist.mooncake when something is not there, goes away, stalls, is full, or is given nonsense: codes in time, nothing else.
 
-Each call is timed: the deadline is a second here, and none may take longer than that and what a busy machine adds.
+Each call is timed: the deadline is a second here, and none may take longer than it and a little.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def store(own_node):
 
 
 @contextlib.contextmanager
-def in_time(seconds=DEADLINE + 15):  # far less than for ever, and enough for a busy machine
+def in_time(seconds=DEADLINE + 2):
     start = time.monotonic()
     yield
     assert time.monotonic() - start < seconds
@@ -65,7 +65,7 @@ def settings(path, **more):
 
 def test_setup_without_a_node_is_minus_one_in_time(tmp_path):
     store = ours.MooncakeDistributedStore()
-    with in_time():
+    with in_time(5):
         assert store.setup(settings(tmp_path / "none.sock")) == -1
     assert store.health_check() == 1 and store.put("k", b"v") == INVALID and store.close() == 0
 
@@ -74,7 +74,7 @@ def test_a_late_node_is_found_by_itself(tmp_path):
     """Known failure 26: with the setting `late` a program starts before its node."""
     store = ours.MooncakeDistributedStore()
     path = tmp_path / "node.sock"
-    with in_time():
+    with in_time(5):
         assert store.setup(settings(path, late=True)) == 0
     with in_time():
         assert store.health_check() == 2 and store.put("k", b"v") == NO_NODE and store.get("k") == b""
@@ -147,7 +147,7 @@ def test_a_stopped_node_costs_no_more_than_the_deadline(own_node, store):
     memory = Memory(8)
     assert store.put("k", b"value") == 0
     with stopped(own_node):
-        with in_time():  # reads need no node
+        with in_time(0.5):  # reads need no node
             assert store.get("k") == b"value" and store.is_exist("k") == 1 and store.get_into("k", memory.ptr, 8) == 5
         for name in ("put", "remove", "remove_all"):
             arguments = {"put": ("new", bytes(1 << 16)), "remove": ("k",), "remove_all": ()}[name]
@@ -204,7 +204,7 @@ def test_another_store_removes_all(own_node, store):
 
 
 def test_threads_that_flush_and_use_one_store(own_node):
-    store = set_up(own_node, deadline=20)
+    store = set_up(own_node, deadline=20)  # what is promised here is right values, not when
     end, wrong = time.monotonic() + 2, []
 
     def work(number):
