@@ -205,7 +205,7 @@ class Link:
         self._state = "not connected yet"
         self._counts: dict[str, int] = {}
         self._closed = False
-        self._rest = self._rested_at = 0.0  # how long puts are left out after a stall; until when
+        self._rest = self._rested_at = 0.0  # how long puts are left out; until when
         self._process = os.getpid()
         self._thread: threading.Thread | None = None
         if not self._connect():
@@ -261,9 +261,7 @@ class Link:
         """Counts the blocks of a call that failed, by reason; a miss and a block that is there already are no failures. A call
         that ran to its end does not raise: a stalled node or a full pool shows here. put: it needed the node's answer, so how
         it went decides on rests(). Returns what it was given."""
-        if results.ok:
-            self._rest = 0.0 if put else self._rest
-        else:
+        if not results.ok:
             for code in _FAILURES:
                 failed = results.count(code)
                 if failed:
@@ -271,17 +269,31 @@ class Link:
                     self.count(reason, failed)
                     self.notices.say(reason, f"Kvist: {_FAILURES[code]}; the engine goes on without these blocks")
                     if put and code is Code.DEADLINE_EXCEEDED:
-                        self._rest = min(max(0.5, 2 * self._rest), self._longest)
-                        self._rested_at = time.monotonic() + self._rest
+                        self.rest()
+        elif put:
+            self.went_well()
         return results
 
     def rests(self) -> bool:
-        """Whether calls that need the node's answer (puts) had better be left out, because the last ones met their deadline:
-        half a second at first, then longer, until one succeeds. Counts as "resting". Reads of what is there need no answer."""
-        if self._rest == 0.0 or time.monotonic() >= self._rested_at:
+        """Whether calls that need the node's answer (puts) had better be left out now. Counts as "resting". Reads of what is
+        there need no answer."""
+        if time.monotonic() >= self._rested_at:
             return False
         self.count("resting")
         return True
+
+    def rest(self) -> None:
+        """A put was late or cost its caller too much time: none is tried for half a second, and longer each time until one
+        went well. tally() calls it for those that met their deadline. Several that were under way at once count as one."""
+        with self._due:
+            now = time.monotonic()
+            if now >= self._rested_at:
+                self._rest = min(max(0.5, 2 * self._rest), self._longest)
+                self._rested_at = now + self._rest
+
+    def went_well(self) -> None:
+        """The next rest is a short one again; one that has begun is kept to its end. tally() calls it too."""
+        self._rest = 0.0
 
     def reopen(self, identity: Identity) -> None:
         """Another namespace from now on: after a weight update, say. What was read or put through the old one has ended

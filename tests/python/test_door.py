@@ -134,6 +134,29 @@ def test_a_stopped_node_costs_a_call_no_more_than_its_deadline(tmp_path):
         link.close()
 
 
+def test_rests_grow_until_a_put_went_well(node):
+    link = link_to(node.socket)
+    assert not link.rests()
+    lengths = []
+    for _ in range(3):
+        link.rest()
+        link.rest()  # of the same stall: counts once
+        lengths.append(link._rest)
+        assert link.rests()
+        link._rested_at = 0.0  # as if it were over
+        assert not link.rests()
+    assert lengths == [0.5, 0.5, 0.5]  # its longest
+    link._longest = 8.0
+    link.rest()
+    assert link._rest == 1.0
+    link.went_well()
+    assert link.rests(), "what has begun is kept to its end"
+    link._rested_at = 0.0
+    link.rest()
+    assert link._rest == 0.5
+    link.close()
+
+
 def test_a_flushed_namespace_is_opened_again(node):
     link = link_to(node.socket)
     assert works(link)

@@ -12,7 +12,8 @@ from kvist.vllm.step import Name
 
 
 class Names:
-    """A link that is made when the name is known: with a random hash seed that is after the first request. One thread."""
+    """Holds the Link, which is one of a namespace whose identity is known: here it is known with the first name, which with a
+    random hash seed comes after the first request, and names follow each other. One thread."""
 
     def __init__(self, maker: Maker, settings: Settings, who: str, log: logging.Logger) -> None:
         self.maker, self.link, self.name = maker, None, ("", "")  # type: Maker, Link | None, Name

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import kvist
+from kvist._door import Link
 from kvist._types import error_class
 from kvist.vllm import layout
 from kvist.vllm.names import Names
@@ -24,7 +25,6 @@ _WHOLE = (kvist.Code.UNAVAILABLE, kvist.Code.FAILED_PRECONDITION)
 _ASK = 8  # steps between two looks at stores that nobody waits for
 _RATE = float(1 << 30)  # bytes a second that a step's stores are allowed to take to copy, at least
 _GRACE = 5.0  # seconds behind its deadline after which a load is given up by us
-_SHORTEST, _LONGEST = 0.5, 8.0  # pauses after a slow store
 
 
 def _slice(chain: kvist.Digests, start: int, count: int) -> kvist.Digests:
@@ -95,25 +95,6 @@ class _Get:
         self.bad: set[int] = set()
 
 
-class Pause:
-    """After a slow or failed store none is tried for a while, longer each time in a row."""
-
-    def __init__(self) -> None:
-        self._until = 0.0
-        self._length = 0.0
-
-    def over(self, now: float) -> bool:
-        return now >= self._until
-
-    def begin(self, now: float) -> None:
-        if now >= self._until:
-            self._length = min(max(self._length * 2, _SHORTEST), _LONGEST)
-            self._until = now + self._length
-
-    def end(self) -> None:
-        self._length = 0.0
-
-
 class Worker:
     """One rank's. rank: of all workers; alone: the engine has one KV group, so that it can be told of single blocks."""
 
@@ -126,11 +107,9 @@ class Worker:
         self._client: kvist.Client | None = None
         self._puts: dict[int, _Put] = {}
         self._gets: dict[str, _Get] = {}
-        self._lost: list[_Get] = []  # given up; the extension may still hold their memory
         self._errors: set[int] = set()
         self._reports = 0  # of bad blocks, to the scheduler
         self._poisoned = 0  # nothing is stored until the scheduler has acted on this report
-        self._pause = Pause()
         self._asked = 0
         self._copied = 0  # bytes of this step's stores
         self._step = 0  # with work, not told of yet
@@ -205,7 +184,7 @@ class Worker:
         try:
             results = self._pages.read(space, chain, number, ids, self._parts[number], self.settings.deadline)
         except kvist.Error as error:
-            self.names.failed(error)
+            self._link.failed(error)
             return set(ids)
         self._loaded(results.done, nbytes)
         return self._bad(space, results, ids)
@@ -216,7 +195,7 @@ class Worker:
         self._check(space, results)
         missing = results.count(kvist.Code.NOT_FOUND)
         if missing:
-            self._count("not_found", missing)
+            self._link.count("not_found", missing)
         return {block for block, code in zip(ids, results) if code != kvist.Code.OK}
 
     def _load_later(self, name: Name, load: Load) -> None:
@@ -234,7 +213,7 @@ class Worker:
             try:
                 call = self._pages.begin_read(space, chain, number, ids, self._parts[number], self.settings.deadline)
             except kvist.Error as error:
-                self.names.failed(error)
+                self._link.failed(error)
                 get.bad.update(ids)
                 continue
             get.calls[id(call)] = (call, ids, nbytes, space)
@@ -270,10 +249,9 @@ class Worker:
             if get.calls:
                 if now < get.until:
                     continue
-                self._lost.append(get)
                 for _, ids, _, _ in get.calls.values():
                     get.bad.update(ids)
-                self._count("deadline_exceeded")
+                self._link.count("deadline_exceeded")
             del self._gets[request]
             done.add(request)
             self.counters.time("load_seconds", now - get.began)
@@ -304,22 +282,24 @@ class Worker:
             self._drop(step.saves, "failed_load")  # what the step computed may rest on blocks that never came
             return
         began = time.monotonic()
-        if not self._pause.over(began):
+        link = self.names.use(step.name)
+        if link.rests():
             self._drop(step.saves, "pause")
             return
-        space = self._space(step.name)
+        space = link.space()
         if space is None:
             self._drop(step.saves, "unavailable")
             return
         self._copied = 0
         for i, save in enumerate(step.saves):
-            if not self._save(space, save, began):
-                self._drop(step.saves[i + 1 :], "pause")
+            why = self._save(space, save, began)
+            if why is not None:
+                self._drop(step.saves[i + 1 :], why)
                 break
         self.counters.time("save_seconds", time.monotonic() - began)
 
-    def _save(self, space: kvist.Space, save: Save, began: float) -> bool:
-        """False: the node does not keep up, and the step should not try another one."""
+    def _save(self, space: kvist.Space, save: Save, began: float) -> str | None:
+        """Not None: the step should not try another one, for this reason."""
         nbytes = sum(len(ids) * self._pages.page_bytes(number) for number, _, ids in save.runs)
         self._copied += nbytes
         allowed = self.settings.save_deadline + self._copied / _RATE
@@ -328,20 +308,20 @@ class Worker:
             self._poll()
         if left <= 0 or len(self._puts) + len(save.runs) > self.settings.max_saves:
             self._drop([save], "too_many" if left > 0 else "too_slow")
-            return left > 0
+            return None if left > 0 else "pause"
         if save.number:
             self._open[save.number] = (len(save.runs), len(save.chain))
         for i, (number, start, ids) in enumerate(save.runs):
             try:
                 call = self._put(space, save, number, start, ids, left)
             except kvist.Error as error:
-                self.names.failed(error)
+                self._link.failed(error)
+                reason = error.code.name.lower()
                 for _, _, unsaved in save.runs[i:]:
-                    self._unsaved(save, unsaved, error.code.name.lower())
-                if isinstance(error, kvist.FailedPrecondition):
-                    return False  # another namespace: it is opened by the next steps
-                self._pause.begin(time.monotonic())
-                return False
+                    self._unsaved(save, unsaved, reason)
+                if error.code not in _WHOLE:  # those cost the next steps no time, and end with what mends them
+                    self._link.rest()
+                return reason
             if call is None:
                 self._unsaved(save, ids, "no_staging")
                 continue
@@ -351,9 +331,9 @@ class Worker:
             else:
                 self._puts[id(call)] = put
         if time.monotonic() - began < allowed:
-            return True
-        self._pause.begin(time.monotonic())  # the step had to wait for room
-        return False
+            return None
+        self._link.rest()  # the step had to wait for room
+        return "pause"
 
     def _put(self, space: kvist.Space, save: Save, number: int, start: int, ids: list[int], timeout: float) -> Any:
         chain = _slice(save.chain, start, len(ids))
@@ -383,10 +363,8 @@ class Worker:
                 self.counters.because("dropped_blocks", "unanswered", late)
             if missing > late:
                 self.counters.because("dropped_blocks", "refused", missing - late)
-            if results.count(kvist.Code.UNAVAILABLE):
-                self._pause.begin(time.monotonic())
         else:
-            self._pause.end()
+            self._link.went_well()
         if put.number:
             stop = next((i for i, code in enumerate(results) if code not in (0, kvist.Code.ALREADY_EXISTS)), len(results))
             self._answer(put.number, put.positions - len(results) + stop if stop < len(results) else put.positions)
@@ -422,19 +400,25 @@ class Worker:
     def _space(self, name: Name) -> kvist.Space | None:
         return self.names.use(name).space()
 
+    @property
+    def _link(self) -> Link:
+        link = self.names.link
+        assert link is not None, "a step names its namespace before anything is done in it"
+        return link
+
     def _poll(self) -> None:
         link = self.names.link
         client = link.client if link is not None else None
         if client is not self._client:
             if self._client is not None:
-                self._puts.clear()  # calls of the one before come out of nowhere any more
+                self._forget_puts()
             self._client = client
         if client is None or client.closed:
             return
         try:
             calls = client.poll()
         except kvist.Error as error:
-            self.names.failed(error)
+            self._link.failed(error)
             return
         for call in self._pages.advance(calls):
             put = self._puts.pop(id(call), None)
@@ -446,23 +430,24 @@ class Worker:
                     self._got(get, call)
                     break
 
+    def _forget_puts(self) -> None:
+        """Another client has taken the place of the one that they went to, whose calls come out of nowhere any more."""
+        for put in self._puts.values():
+            self.counters.because("dropped_blocks", "unanswered", len(put.call.results))
+            self._answer(put.number, 0)
+        self._puts.clear()
+
     def _check(self, space: kvist.Space, results: Any) -> None:
         """Counts what failed, and sees to it where that was the whole call."""
-        if self.names.link is None:
-            return
         try:
             if isinstance(results, kvist.Results):
                 space._check(results)
             elif results.count(results[0]) == len(results) and results[0] in _WHOLE:
                 raise error_class(results[0])("a call of several pieces failed", results[0])
         except kvist.Error as error:
-            self.names.failed(error)
+            self._link.failed(error)
         else:
-            self.names.link.tally(results)
-
-    def _count(self, reason: str, by: int = 1) -> None:
-        if self.names.link is not None:
-            self.names.link.count(reason, by)
+            self._link.tally(results)
 
     def close(self) -> None:
         self.names.close()

@@ -4,6 +4,7 @@ stored and found, by groups, ranks, identities and seeds. tests/python/doors/vll
 import logging
 import os
 import time
+import types
 import warnings
 
 import pytest
@@ -20,13 +21,8 @@ with warnings.catch_warnings():
 
     import kvist
     from kvist.vllm import identity, layout, plan, step
+    from kvist.vllm import worker as workers
     from kvist.vllm.settings import Settings
-
-
-@pytest.fixture(scope="module")
-def node():
-    with kvist.Node(memory="256MiB", admin=None) as running:
-        yield running
 
 
 @pytest.fixture
@@ -451,12 +447,47 @@ def test_an_event_waits_for_the_last_worker(folder, extra):
 
 def test_no_event_of_what_was_not_stored(folder, extra, monkeypatch):
     with Rig(folder, extra, events=True) as rig:
-        worker = rig.workers[0].connector._worker
-        monkeypatch.setattr(worker._pause, "over", lambda now: False)
+        names = rig.workers[0].connector._names
+        monkeypatch.setattr(names.use(names.name), "rests", lambda: True)
         rig.serve("a", prompt(100))
         rig.serve("b", prompt(100, 500))
         assert by_kind(rig.events) == ([], [])
         assert rig.count("dropped_blocks", "pause") == 12
+
+
+def raiser(error):
+    def call(*_, **__):
+        raise error
+
+    return call
+
+
+def test_a_store_without_a_node_does_not_hold_up_the_next_one(folder, extra, monkeypatch):
+    """A node that is gone costs a step nothing, so nothing is left out once it is back; one that is slow does."""
+    with Rig(folder, extra) as rig:
+        worker = rig.workers[0].connector._worker
+        with monkeypatch.context() as gone:
+            gone.setattr(worker, "_put", raiser(kvist.Unavailable("gone", kvist.Code.UNAVAILABLE)))
+            rig.serve("a", prompt(100))
+        rig.serve("b", prompt(100, 500))
+        rig.serve("c", prompt(20, 700))  # a step later the answers are there
+        assert rig.count("dropped_blocks", "unavailable") == 6 and rig.count("dropped_blocks", "pause") == 0
+        assert rig.count("saved_blocks") >= 6
+        with monkeypatch.context() as slow:
+            slow.setattr(worker, "_put", raiser(kvist.DeadlineExceeded("slow", kvist.Code.DEADLINE_EXCEEDED)))
+            rig.serve("d", prompt(100, 900))
+        assert worker.names.link.rests()
+
+
+def test_a_put_of_a_client_that_was_replaced_is_answered(folder, extra):
+    with Rig(folder, extra, events=True) as rig:
+        rig.serve("a", prompt(100))
+        worker = rig.workers[0].connector._worker
+        put = workers._Put(worker.names.link.space(), types.SimpleNamespace(results=[None] * 3), 77, 3, 1)
+        worker._puts, worker._open, worker._client = {0: put}, {77: (1, 3)}, object()
+        worker._poll()
+        assert worker._done[77] == (1, 0) and not worker._open and not worker._puts
+        assert worker.counters._stats.data["reason"]["dropped_blocks"] == {"unanswered": 3}
 
 
 def test_stats_reach_the_log_line_and_prometheus(folder, extra):

@@ -68,18 +68,6 @@ class Streams:
         event.finish()
 
 
-@pytest.fixture(scope="module")
-def node():
-    with kvist.Node(memory="64MiB", admin=None) as running:
-        yield running
-
-
-@pytest.fixture
-def client(node):
-    with node.client() as connected:
-        yield connected
-
-
 @pytest.fixture
 def space(client):
     return client.open(kvist.Identity(f"staging-{os.urandom(4).hex()}", "m", [kvist.Part("kv", BLOCK)]))
