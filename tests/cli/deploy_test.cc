@@ -186,30 +186,23 @@ TEST(Deploy, PromtoolTakesTheMetrics) {
 
 // ---- systemd, containers ------------------------------------------------------------------------------------------
 
-TEST(Deploy, SystemdTakesTheUnit) {
-  if (!there_is("systemd-analyze")) GTEST_SKIP() << "systemd-analyze is not installed";
-  // The command and its user need not be installed to check the rest.
-  std::string unit = read(kSource + "/deploy/systemd/kvist-node.service");
-  unit = std::regex_replace(unit, std::regex("/usr/local/bin/kvist"), test::kCommand);
-  unit = std::regex_replace(unit, std::regex("(User|Group)=kvist"), "$1=root");
-  Folder folder;
-  std::ofstream(folder.file("kvist-node.service")) << unit;
-  const Ran check = shell("systemd-analyze verify --man=no " + folder.file("kvist-node.service"));
-  EXPECT_EQ(check.code, 0) << check.out;
-  EXPECT_EQ(check.out.find("kvist-node.service"), std::string::npos) << check.out;
-}
-
-TEST(Deploy, SystemdTakesTheEnginesUnit) {
-  if (!there_is("systemd-analyze")) GTEST_SKIP() << "systemd-analyze is not installed";
-  // vLLM and its user need not be installed to check the rest, nor the node, which is wanted only.
-  std::string unit = read(kSource + "/deploy/systemd/kvist-vllm@.service");
-  unit = std::regex_replace(unit, std::regex("/opt/vllm/bin/(python|vllm)"), "/bin/true");
+// A unit of deploy/systemd under the name of a unit or of an instance. Its command and its users need not be installed to
+// check the rest: commands that match `command` are `instead`, its users root.
+void expect_systemd_takes(const std::string& file, const std::string& name, const std::string& command,
+                          const std::string& instead) {
+  std::string unit = std::regex_replace(read(kSource + "/deploy/systemd/" + file), std::regex(command), instead);
   unit = std::regex_replace(unit, std::regex("(User|Group|SupplementaryGroups)=(vllm|kvist)"), "$1=root");
   Folder folder;
-  std::ofstream(folder.file("kvist-vllm@one.service")) << unit;
-  const Ran check = shell("systemd-analyze verify --man=no " + folder.file("kvist-vllm@one.service"));
+  std::ofstream(folder.file(name)) << unit;
+  const Ran check = shell("systemd-analyze verify --man=no " + folder.file(name));
   EXPECT_EQ(check.code, 0) << check.out;
-  EXPECT_EQ(check.out.find("kvist-vllm@one.service:"), std::string::npos) << check.out;
+  EXPECT_EQ(check.out.find(name), std::string::npos) << check.out;
+}
+
+TEST(Deploy, SystemdTakesTheUnits) {
+  if (!there_is("systemd-analyze")) GTEST_SKIP() << "systemd-analyze is not installed";
+  expect_systemd_takes("kvist-node.service", "kvist-node.service", "/usr/local/bin/kvist", test::kCommand);
+  expect_systemd_takes("kvist-vllm@.service", "kvist-vllm@one.service", "/opt/vllm/bin/(python|vllm)", "/bin/true");
 }
 
 TEST(Deploy, SysusersTakesTheUsers) {
