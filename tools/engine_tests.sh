@@ -8,20 +8,15 @@
 # be made is skipped, with the reason; the last lines say what became of each. Ends with 1 if a test failed.
 set -euo pipefail
 source "$(dirname "$0")/say.sh"
+source tools/pytest.sh
 
 build=$(realpath "${1:?which build folder}")
 shift
 engines=("$@")
 [[ ${#engines[@]} -gt 0 ]] || engines=(vllm sglang lmcache mooncake)
 if [[ -n ${KVIST_TEST_PYTHON:-} && ${#engines[@]} -ne 1 ]]; then die "KVIST_TEST_PYTHON is one engine's: say which by ENGINE=NAME"; fi
-case "${WHICH:-fast}" in
-  fast) select=(-m 'not slow') ;;
-  slow) select=(-m slow) ;;
-  all) select=() ;;
-  *) die "WHICH is fast, slow or all, not '$WHICH'" ;;
-esac
-export PYTHONPATH=$build/python PYTHONDONTWRITEBYTECODE=1 PYTHONFAULTHANDLER=1
-unset KVIST_SOCKET
+choose_by_speed "${WHICH:-fast}"
+use_package "$build"
 
 # An engine takes its time to start: the limit of a single test is longer than in tests/python/pytest.ini.
 test_engine() {
@@ -33,8 +28,7 @@ test_engine() {
   fi
   if [[ -z ${KVIST_TEST_PYTHON:-} ]]; then tools/engine_venv.sh "$engine" || return $?; fi
   say "Running $(printf '%s ' "${files[@]#tests/python/doors/}")with $python"
-  "$python" -m pytest -q -rs -p no:cacheprovider --rootdir tests/python -c tests/python/pytest.ini -o faulthandler_timeout=1200 \
-    "${select[@]}" "${files[@]}"
+  run_pytest "$python" -o faulthandler_timeout=1200 "${files[@]}"
 }
 
 failed=0

@@ -7,6 +7,7 @@
 # Where torch can be imported (KVIST_TEST_PYTHON names another interpreter) its tests run too; else they say they skip.
 set -euo pipefail
 source "$(dirname "$0")/say.sh"
+source tools/pytest.sh
 
 build=$(realpath "${1:?which build folder}")
 which=${2:?fast, slow or all}
@@ -16,15 +17,9 @@ if [[ -z ${KVIST_TEST_PYTHON:-} ]] && ! tools/venv.sh build/venv tools/requireme
   echo "skipped: there is no Python environment with pytest; make test needs python3-venv and, once, the network for it"
   exit 77
 fi
-case "$which" in
-  fast) select=(-m 'not slow') ;;
-  slow) select=(-m slow) ;;
-  all) select=() ;;
-  *) die "say fast, slow or all, not '$which'" ;;
-esac
-export PYTHONPATH=$build/python PYTHONDONTWRITEBYTECODE=1 PYTHONFAULTHANDLER=1
-unset KVIST_SOCKET
-"$python" -m pytest -q -rs -p no:cacheprovider --rootdir tests/python -c tests/python/pytest.ini "${select[@]}" tests/python "$@" || {
+choose_by_speed "$which"
+use_package "$build"
+run_pytest "$python" tests/python "$@" || {
   code=$?
   [[ $code -ne 5 ]] || { echo "skipped: no test is left (see above for what is not installed)"; exit 77; }
   exit $code
