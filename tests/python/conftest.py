@@ -1,10 +1,14 @@
 """What the tests share: one real node for all of them, a client and a fresh namespace for each."""
 
+import contextlib
 import itertools
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -67,6 +71,47 @@ def wait_until(condition, what, seconds=20.0):
 def wait_for_pins(client, count):
     """Until the node reports `count` pins. It counts them again only so often (docs/metrics.md), so a report may lag."""
     wait_until(lambda: client.report()["pinned"] == count, f"the node sees {count} pins")
+
+
+def in_threads(work, arguments, seconds=100.0):
+    """Calls work(argument) with all of them at once, each in a thread of its own, until the last has ended."""
+    threads = [threading.Thread(target=work, args=(each,), daemon=True) for each in arguments]
+    end = time.monotonic() + seconds
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    assert not any(thread.is_alive() for thread in threads), f"not all threads ended within {seconds} s"
+
+
+@contextlib.contextmanager
+def stopped(node):
+    """Within it the node's process stands still: it answers nobody."""
+    os.kill(node.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(node.pid, signal.SIGCONT)
+
+
+def damage(node, sought):
+    """Changes a byte of what the node has in memory, where `sought` is."""
+    piece = 1 << 20
+    with open(f"/proc/{node.pid}/maps") as maps, open(f"/proc/{node.pid}/mem", "r+b", buffering=0) as memory:
+        for line in maps:
+            found = re.match(r"([0-9a-f]+)-([0-9a-f]+) rw.s .*memfd:", line)
+            if found is None:
+                continue
+            first, last = (int(end, 16) for end in found.groups())
+            for at in range(first, last, piece):
+                memory.seek(at)
+                place = memory.read(min(piece + len(sought), last - at)).find(sought)
+                if place >= 0:
+                    middle = len(sought) // 2
+                    memory.seek(at + place + middle)
+                    memory.write(bytes([sought[middle] ^ 1]))
+                    return
+    raise AssertionError("the block is not in the node's memory")
 
 
 class Program:

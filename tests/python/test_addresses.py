@@ -2,12 +2,11 @@
 
 import array
 import ctypes
-import threading
 
 import pytest
 
 import kvist
-from conftest import BLOCK, identity, keys, pattern
+from conftest import BLOCK, identity, in_threads, keys, pattern
 
 
 @pytest.fixture
@@ -139,15 +138,11 @@ def test_threads_copy_pinned_blocks_at_once(free):
     free.put(chain, values).check()
     pinned, wrong = free.pin(chain), []
 
-    def work():
+    def work(_):
         for _ in range(100):
             if pinned.copies() != values:
                 wrong.append(1)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, range(4))
     assert not wrong
     pinned.close()

@@ -6,7 +6,6 @@ Run by `make test-engines ENGINE=sglang`.
 """
 
 import contextlib
-import importlib.util
 import itertools
 import os
 import queue
@@ -17,12 +16,25 @@ import warnings
 
 import pytest
 
-if importlib.util.find_spec("sglang") is None:
-    pytest.skip("SGLang is not here: make test-engines ENGINE=sglang", allow_module_level=True)
-
 import kvist
-from conftest import wait_until
-from sglang_pools import PAGE, PoolHitPolicy, PoolName, PoolTransfer, buffers_of, config, fill, mamba_pool, mha_pool, mla_pool, torch
+from conftest import stopped, wait_until
+from sglang_rig import (  # noqa: F401
+    PAGE,
+    PoolHitPolicy,
+    PoolName,
+    PoolTransfer,
+    blocks_of,
+    buffers_of,
+    config,
+    equal,
+    fill,
+    mamba_pool,
+    mha_pool,
+    mla_pool,
+    pytestmark,
+    torch,
+    wipe,
+)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -31,8 +43,6 @@ with warnings.catch_warnings():
     from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
     from sglang.srt.mem_cache.pool_host.group import HostPoolGroup, PoolEntry
     from sglang.srt.mem_cache.utils import get_storage_hash_str
-
-pytestmark = pytest.mark.filterwarnings("default", "error::kvist.PinsLeftWarning")
 
 LAYERS = 2
 _names = itertools.count()
@@ -95,11 +105,18 @@ def hashes_of(ids):
     return get_storage_hash_str(ids, None, page_size=PAGE)
 
 
-def backed_up(controller, pool, ids, prefix=()):
-    """Writes pages of a host pool to storage as the tree does; how many tokens that were."""
+def host_pool(pages, layout="page_first"):
+    """A host pool of so many pages, each filled."""
+    pool = mha_pool(layout, layers=LAYERS, heads=1, tokens=pages * PAGE)
+    fill(pool, 1)
+    return pool
+
+
+def backed_up(controller, pool, ids, first=0):
+    """Writes a sequence to storage from page `first` on, as the tree does: (indices in the host pool, tokens written)."""
     keys = hashes_of(ids)
-    indices = pool.alloc(len(keys) * PAGE)
-    controller.write_storage(indices, ids, hash_value=keys, prefix_keys=list(prefix))
+    indices = pool.alloc((len(keys) - first) * PAGE)
+    controller.write_storage(indices, ids[first * PAGE :], hash_value=keys[first:], prefix_keys=keys[:first])
     done = controller.ack_backup_queue.get(timeout=60)
     return indices, done.completed_tokens
 
@@ -122,22 +139,16 @@ def prefetched(controller, pool, ids, between=None):
             read = told.completed_tokens
 
 
-def equal(a, b):
-    return bytes(a.contiguous().view(-1).view(torch.uint8).numpy()) == bytes(b.contiguous().view(-1).view(torch.uint8).numpy())
-
-
 @pytest.mark.parametrize("interface_v1", [1, 0])
 @pytest.mark.parametrize("layout", ["layer_first", "page_first", "page_first_direct", "page_head"])
 def test_pages_go_out_and_come_back(node, control, layout, interface_v1):
-    pool = mha_pool(layout, layers=LAYERS, heads=1, tokens=420 * PAGE)
+    pool = host_pool(420, layout)
     controller = control(node.socket, pool, interface_v1=interface_v1)
-    fill(pool, 1)
     indices, written = backed_up(controller, pool, tokens(200))
     assert written == 200 * PAGE
     pages = [pool.get_data_page(int(indices[i * PAGE])).clone() for i in range(200)]
     pool.free(indices)
-    for buffer in buffers_of(pool):
-        buffer.zero_()
+    wipe(pool)
     hit, read, indices = prefetched(controller, pool, tokens(210))
     assert (hit, read) == (200 * PAGE, 200 * PAGE)
     for i in range(200):
@@ -148,32 +159,25 @@ def test_pages_go_out_and_come_back(node, control, layout, interface_v1):
 
 def test_a_conversation_grows(node, control):
     """Each turn is backed up behind what is stored; the next engine reads all of it."""
-    pool = mha_pool(layers=LAYERS, heads=1, tokens=200 * PAGE)
+    pool = host_pool(200)
     controller = control(node.socket, pool, model="org/grows")
-    fill(pool, 1)
     ids = tokens(30)
-    keys = hashes_of(ids)
     for first, last in ((0, 10), (10, 13), (13, 30)):
-        indices = pool.alloc((last - first) * PAGE)
-        controller.write_storage(indices, ids[first * PAGE : last * PAGE], hash_value=keys[first:last], prefix_keys=keys[:first])
-        assert controller.ack_backup_queue.get(timeout=60).completed_tokens == (last - first) * PAGE
-    other = control(node.socket, mha_pool(layers=LAYERS, heads=1), model="org/grows")
+        assert backed_up(controller, pool, ids[: last * PAGE], first)[1] == (last - first) * PAGE
+    other = control(node.socket, host_pool(40), model="org/grows")
     hit, read, _ = prefetched(other, other.mem_pool_host, ids)
     assert hit == read == 30 * PAGE
-    with node.client() as client:
-        space = client.open(controller.storage_backend._open.identity)
-        listed = {one.position: one for one in space.list()[0]}
-        assert [listed[digest].depth for digest in space.digests(keys)] == list(range(30)), "one chain"
+    with blocks_of(node, controller.storage_backend) as (space, listed):
+        assert [listed[digest].depth for digest in space.digests(hashes_of(ids))] == list(range(30)), "one chain"
 
 
 def test_a_node_that_goes_between_hit_and_read(tmp_path, control):
     """Known failures 9, 16: nothing waits for ever, every request is answered, and the node that comes back is used."""
     path = tmp_path / "k.sock"
-    pool = mha_pool(layers=LAYERS, heads=1, tokens=200 * PAGE)
+    pool = host_pool(200)
     ids = tokens(40)
     with kvist.Node(memory="64MiB", admin=None, socket=path) as node:
         controller = control(path, pool, deadline="250ms")
-        fill(pool, 1)
         assert backed_up(controller, pool, ids)[1] == 40 * PAGE
 
         def kill():
@@ -189,15 +193,13 @@ def test_a_node_that_goes_between_hit_and_read(tmp_path, control):
 
 
 def test_pages_lost_between_hit_and_read_shorten_it(node, control):
-    pool = mha_pool(layers=LAYERS, heads=1, tokens=200 * PAGE)
+    pool = host_pool(200)
     controller = control(node.socket, pool)
-    fill(pool, 1)
     ids = tokens(40)
     backed_up(controller, pool, ids)
 
     def lose():
-        with node.client() as client:
-            space = client.open(controller.storage_backend._open.identity)
+        with blocks_of(node, controller.storage_backend) as (space, _):
             space.remove(space.digests(hashes_of(ids)[23:24]))
 
     assert prefetched(controller, pool, ids, between=lose)[:2] == (40 * PAGE, 23 * PAGE)
@@ -206,10 +208,9 @@ def test_pages_lost_between_hit_and_read_shorten_it(node, control):
 
 def test_a_prefetch_that_is_ended_leaks_nothing(node, control):
     """best_effort and timeout end a prefetch between its batches; then all host memory and every pin is free again."""
-    pool = mha_pool(layers=LAYERS, heads=1, tokens=700 * PAGE)
+    pool = host_pool(700)
     controller = control(node.socket, pool)
     free = pool.available_size()
-    fill(pool, 1)
     ids = tokens(300)
     indices, written = backed_up(controller, pool, ids)
     assert written == 300 * PAGE
@@ -240,22 +241,18 @@ def test_a_prefetch_that_is_ended_leaks_nothing(node, control):
 
 def test_misses_answer_while_the_node_stands_still(tmp_path, control):
     """Known failure 20: 100 % misses."""
-    pool = mha_pool(layers=LAYERS, heads=1, tokens=64 * PAGE)
+    pool = host_pool(64)
     with kvist.Node(memory="64MiB", admin=None, socket=tmp_path / "k.sock") as node:
         controller = control(tmp_path / "k.sock", pool)
-        os.kill(node.pid, signal.SIGSTOP)
-        try:
+        with stopped(node):
             for i in range(200):
                 assert prefetched(controller, pool, tokens(20, first=1000 * i + 1))[:2] == (0, 0)
-        finally:
-            os.kill(node.pid, signal.SIGCONT)
         assert controller.storage_backend.counts == {}
 
 
 def test_detach_and_attach_with_other_settings(node, control):
-    pool = mha_pool(layers=LAYERS, heads=1, tokens=64 * PAGE)
+    pool = host_pool(64)
     controller = control(node.socket, pool, model="org/attached")
-    fill(pool, 1)
     ids = tokens(4)
     indices, _ = backed_up(controller, pool, ids)
     controller.detach_storage_backend()
@@ -321,8 +318,7 @@ def test_several_pools_go_out_and_come_back_together(node, control):
     assert controller.ack_backup_queue.get(timeout=60).completed_tokens == 12 * PAGE
     kept = {name: [buffer.clone() for buffer in buffers_of(pool)] for name, pool in pools.items()}
     for pool in pools.values():
-        for buffer in buffers_of(pool):
-            buffer.zero_()
+        wipe(pool)
     hit, read, others, operation = hybrid_prefetch(controller, pools, tokens(12))
     assert (hit, read, others) == (12 * PAGE, 12 * PAGE, {"mamba": 1})
     came = operation.host_indices
@@ -333,8 +329,7 @@ def test_several_pools_go_out_and_come_back_together(node, control):
         assert equal(read_back[at], original[state])
 
     def lose():
-        with node.client() as client:
-            space = client.open(controller.storage_backend._open.identity)
+        with blocks_of(node, controller.storage_backend) as (space, _):
             space.remove(space.digests(keys[5:6]), part="indexer.tp0")
 
     hit, read, others, _ = hybrid_prefetch(controller, pools, ids, between=lose)

@@ -3,7 +3,6 @@
 Run by `make test-engines ENGINE=sglang`.
 """
 
-import importlib.util
 import itertools
 import logging
 import os
@@ -12,32 +11,31 @@ import time
 
 import pytest
 
-if importlib.util.find_spec("sglang") is None:
-    pytest.skip("SGLang is not here: make test-engines ENGINE=sglang", allow_module_level=True)
-
 import kvist
-from conftest import wait_until
-from sglang_pools import (
+from conftest import damage, stopped, wait_until
+from sglang_rig import (  # noqa: F401
     PAGE,
-    HiCacheStorageExtraInfo,
     PoolHitPolicy,
     PoolName,
     PoolTransfer,
     backend_of,
+    before,
     config,
+    equal,
     fill,
+    hashes,
     mamba_pool,
     mha_pool,
+    pytestmark,
     torch,
+    wipe,
 )
-
-pytestmark = pytest.mark.filterwarnings("default", "error::kvist.PinsLeftWarning")
 
 DEADLINE = 0.25
 PAGES = 8
 INDICES = torch.arange(PAGES * PAGE)
-KEYS = [f"{i:064x}" for i in range(PAGES)]
-START = HiCacheStorageExtraInfo(prefix_keys=[])
+KEYS = hashes(PAGES)
+START = before()
 _names = itertools.count()
 
 
@@ -88,7 +86,7 @@ def everything_misses(backend):
     assert bounded(backend.batch_get_v2, one) == {"kv": [False] * PAGES} == bounded(backend.batch_set_v2, one, START)
     assert bounded(backend.get, KEYS[0], page) is None and not bounded(backend.set, KEYS[0], page)
     assert not bounded(backend.exists, KEYS[0]) and not bounded(backend.clear) and backend.get_stats().backup_pgs == []
-    assert torch.equal(pool.kv_buffer.view(torch.int16), was[0].view(torch.int16)), "no page was touched"
+    assert equal(pool.kv_buffer, was[0]), "no page was touched"
 
 
 def test_without_a_node_everything_misses_and_it_is_said_once(tmp_path, opened, caplog):
@@ -137,11 +135,10 @@ def test_a_stopped_node_is_read_and_costs_a_put_its_deadline(tmp_path, opened):
         pool = pool_of(backend)
         original = fill(pool, 1)
         assert works(backend)
-        os.kill(node.pid, signal.SIGSTOP)
-        try:
-            pool.kv_buffer.zero_()
+        with stopped(node):
+            wipe(pool)
             assert bounded(backend.batch_get_v1, KEYS, INDICES) == [True] * PAGES
-            assert torch.equal(pool.kv_buffer[:, : len(INDICES)].view(torch.int16), original[0][:, : len(INDICES)].view(torch.int16))
+            assert equal(pool.kv_buffer[:, : len(INDICES)], original[0][:, : len(INDICES)])
             assert bounded(backend.batch_exists, [*KEYS, "none"]) == PAGES
             absent = [f"absent {i}" for i in range(128)]
             assert not any(backend.batch_exists(absent) for _ in range(500)), "misses ask nobody"
@@ -151,8 +148,6 @@ def test_a_stopped_node_is_read_and_costs_a_put_its_deadline(tmp_path, opened):
                 assert bounded(backend.batch_set_v1, more, INDICES, START) == [False] * PAGES
             assert backend.counts["deadline_exceeded"] == PAGES and backend.counts["resting"] == 19
             assert time.monotonic() - begun < 20 * DEADLINE + 5
-        finally:
-            os.kill(node.pid, signal.SIGCONT)
         wait_until(lambda: all(backend.batch_set_v1(more, INDICES, START)), "puts are tried again")
 
 
@@ -160,7 +155,7 @@ def test_a_pool_full_of_pinned_blocks_takes_no_more(tmp_path, opened):
     with start(tmp_path / "k.sock", memory="16MiB") as node, node.client() as client:
         backend = opened(tmp_path / "k.sock", mha_pool(tokens=320 * PAGE, layers=4, heads=4, dim=64))  # 32 KiB a page
         pool = pool_of(backend)
-        fill(pool, 1)
+        original = fill(pool, 1)
         space = client.open(backend._open.identity)
         held, keys = [], []
         for batch in range(64):
@@ -174,28 +169,13 @@ def test_a_pool_full_of_pinned_blocks_takes_no_more(tmp_path, opened):
         try:
             assert bounded(backend.batch_set_v1, KEYS, INDICES, START) == [False] * PAGES
             assert backend.counts["resource_exhausted"] > 0
-            pool.kv_buffer.zero_()
+            wipe(pool)
             assert all(backend.batch_get_v1(keys[:PAGES], INDICES)), "what is there is read"
+            assert equal(pool.kv_buffer[:, : len(INDICES)], original[0][:, : len(INDICES)])
         finally:
             for pinned in held:
                 pinned.close()
         wait_until(lambda: all(backend.batch_set_v1(KEYS, INDICES, START)), "there is room again")
-
-
-def damage(pid, content):
-    """Flips a bit of the one place in a node's pool where this content lies."""
-    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
-        for line in maps:
-            if "memfd" not in line or "rw" not in line:
-                continue
-            first, last = (int(part, 16) for part in line.split()[0].split("-"))
-            memory.seek(first)
-            at = memory.read(last - first).find(content)
-            if at >= 0:
-                memory.seek(first + at + 7)
-                memory.write(bytes([content[7] ^ 1]))
-                return
-    pytest.fail("the block is not in the pool")
 
 
 def test_a_damaged_page_is_not_used(tmp_path, opened):
@@ -206,13 +186,13 @@ def test_a_damaged_page_is_not_used(tmp_path, opened):
         original = fill(pool, 1)
         assert works(backend)
         page = pool.get_data_page(3 * PAGE).clone().view(torch.uint8)
-        damage(node.pid, bytes(page[:256].numpy()))
-        pool.kv_buffer.zero_()
+        damage(node, bytes(page[:256].numpy()))
+        wipe(pool)
         assert backend.batch_get_v1(KEYS, INDICES) == [True] * 3 + [False] + [True] * 4
         assert backend.counts == {"data_loss": 1}
         for i in (0, 1, 2, 4, 7):
             at = slice(i * PAGE, (i + 1) * PAGE)
-            assert torch.equal(pool.kv_buffer[:, at].view(torch.int16), original[0][:, at].view(torch.int16))
+            assert equal(pool.kv_buffer[:, at], original[0][:, at])
         wait_until(lambda: backend.batch_exists(KEYS) == 3, "the node has taken it out")
         pool.kv_buffer.copy_(original[0])
         assert works(backend) and backend.batch_exists(KEYS) == PAGES
@@ -247,11 +227,9 @@ def test_a_restarted_engine_finds_its_pages(tmp_path, opened):
         second = opened(tmp_path / "k.sock", again, model="org/restarted")
         assert second.batch_exists_v2(KEYS, [state]).kv_hit_pages == PAGES
         assert all(second.batch_get_v1(KEYS, INDICES)) and second.batch_get_v2([state]) == {"mamba": [True]}
-        assert torch.equal(
-            again[PoolName.KV].kv_buffer[:, : len(INDICES)].view(torch.int16), originals[0][0][:, : len(INDICES)].view(torch.int16)
-        )
+        assert equal(again[PoolName.KV].kv_buffer[:, : len(INDICES)], originals[0][0][:, : len(INDICES)])
         for read, original in zip(again[PoolName.MAMBA].kv_buffer, originals[1], strict=True):
-            assert torch.equal(read[5].view(torch.uint8), original[5].view(torch.uint8))
+            assert equal(read[5], original[5])
 
 
 def test_nothing_is_left_behind_by_calls(tmp_path, opened):
@@ -279,11 +257,11 @@ def test_sglangs_fault_injector(tmp_path, opened, monkeypatch, failure, delay):
         for _ in range(40):
             pool.kv_buffer.copy_(original[0])
             seen.add(("set", tuple(set(wrapped.batch_set_v1(KEYS, INDICES, START)))))
-            pool.kv_buffer.zero_()
+            wipe(pool)
             read = wrapped.batch_get_v1(KEYS, INDICES)
             seen.add(("get", tuple(set(read))))
             if all(read):
-                assert torch.equal(pool.kv_buffer[:, : len(INDICES)].view(torch.int16), original[0][:, : len(INDICES)].view(torch.int16))
+                assert equal(pool.kv_buffer[:, : len(INDICES)], original[0][:, : len(INDICES)])
             assert wrapped.batch_exists(KEYS) in (0, PAGES) and wrapped.batch_exists_v2(KEYS, [one]).kv_hit_pages in (0, 1)
             assert wrapped.batch_set_v2([one])["mamba"] in ([True], [False])
             wrapped.get(KEYS[0], pool.get_dummy_flat_data_page()), wrapped.exists(KEYS[0])
