@@ -216,7 +216,7 @@ client.start()
 cold = []
 for i in range(rounds):
     cold.append(BaselineBenchCase._execute_request(client, i, "cold"))
-    time.sleep(0.1)  # the first tier makes room beside
+    time.sleep(0.1)  # its first tier makes room in a thread of its own, and tells nobody when it has
 print("stored", flush=True)
 for line in sys.stdin:
     warm = [BaselineBenchCase._execute_request(client, i, "warm") for i in range(rounds)]
