@@ -9,7 +9,7 @@ import pytest
 
 import kvist.mooncake as ours
 from kvist.mooncake.async_store import MooncakeDistributedStoreAsync
-from mooncake_rig import INVALID, Memory, cluster, key, kvist_store, real, set_up  # noqa: F401
+from mooncake_rig import INVALID, Memory, cluster, key, kvist_store, real  # noqa: F401
 
 PROGRAM = """
 import subprocess, sys
@@ -95,21 +95,14 @@ except RuntimeError as error:
 
 def test_other_parts_of_an_installed_package_stay(program, real):
     code = """
-import kvist.mooncake
-kvist.mooncake.as_mooncake()
 import mooncake.mooncake_config, mooncake.store
 from mooncake import BufferPool
 assert BufferPool is mooncake.store.BufferPool and "mooncake/store.so" not in open("/proc/self/maps").read()
 print("kvist" in mooncake.mooncake_config.__file__, mooncake.store.__name__)
 """
-    assert program(code).finish() == (0, "False kvist.mooncake\n")
+    by_one_line = "import kvist.mooncake; kvist.mooncake.as_mooncake()"
+    assert program(by_one_line + code).finish() == (0, "False kvist.mooncake\n")
     shim = os.pathsep.join([ours.shim_path(), os.environ.get("PYTHONPATH", "")])
-    code = """
-import mooncake.mooncake_config, mooncake.store
-from mooncake import BufferPool
-assert BufferPool is mooncake.store.BufferPool and "mooncake/store.so" not in open("/proc/self/maps").read()
-print("kvist" in mooncake.mooncake_config.__file__, mooncake.store.__name__)
-"""
     assert program(code, env={**os.environ, "PYTHONPATH": shim}).finish() == (0, "False kvist.mooncake\n")
 
 

@@ -1,14 +1,12 @@
 """vLLM's own Mooncake client on kvist.mooncake: the store of embeddings, unchanged, configured by its own file."""
 
 import json
-import os
-import signal
 
 import pytest
 
 import kvist
 import kvist.mooncake
-from conftest import wait_until
+from conftest import stopped, wait_until
 
 client_module = pytest.importorskip(
     "vllm.distributed.ec_transfer.ec_connector.mooncake_store_embedding.store_client",
@@ -58,11 +56,10 @@ def test_no_failure_of_the_pool_ends_the_worker(tmp_path, monkeypatch):
         tensor = torch.randn(8, 64)
         spec = {"emb": client_module.TensorSpec((8, 64), "torch.float32", tensor.nbytes)}
         client.put_tensor("emb", tensor)
-        os.kill(node.pid, signal.SIGSTOP)
-        with pytest.raises(client_module.EmbeddingStoreOperationError):
-            client.put_tensor("other", tensor)
-        assert client.load_tensors(spec, "cpu")
-        os.kill(node.pid, signal.SIGCONT)
+        with stopped(node):
+            with pytest.raises(client_module.EmbeddingStoreOperationError):
+                client.put_tensor("other", tensor)
+            assert client.load_tensors(spec, "cpu")
     wait_until(lambda: store.is_exist("emb") == -900, "the client sees that the node is gone")
     with pytest.raises(client_module.EmbeddingStoreOperationError):
         client.put_tensor("other", tensor)
