@@ -10,14 +10,12 @@
 #include <limits>
 #include <utility>
 
+#include "memory/gatherer.h"
 #include "memory/memory_room.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
-#endif
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
 #endif
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -31,8 +29,9 @@ namespace {
 
 std::string errno_text(const std::string& what) { return what + ": " + std::strerror(errno); }
 
-// mmap of a shared descriptor, at a multiple of 2 MiB where that leaves the kernel a choice of pages.
-void* map_shared(int fd, uint64_t bytes, int protection) {
+}  // namespace
+
+void* map_shared(int fd, uint64_t offset, uint64_t bytes, int protection) {
   if (bytes >= kHugePageBytes && bytes < std::numeric_limits<uint64_t>::max() - 2 * kHugePageBytes) {
     // A reservation that is large enough to hold such a place, which is then mapped over.
     const uint64_t reserved = bytes + kHugePageBytes;
@@ -40,7 +39,8 @@ void* map_shared(int fd, uint64_t bytes, int protection) {
     if (room != MAP_FAILED) {
       const auto begin = reinterpret_cast<uintptr_t>(room);
       const uintptr_t at = (begin + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-      void* mapped = ::mmap(reinterpret_cast<void*>(at), bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
+      void* mapped =
+          ::mmap(reinterpret_cast<void*>(at), bytes, protection, MAP_SHARED | MAP_FIXED, fd, static_cast<off_t>(offset));
       if (mapped == MAP_FAILED) {
         const int error = errno;
         ::munmap(room, reserved);
@@ -54,10 +54,8 @@ void* map_shared(int fd, uint64_t bytes, int protection) {
       return mapped;
     }
   }
-  return ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+  return ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, static_cast<off_t>(offset));
 }
-
-}  // namespace
 
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
   if (this != &other) reset(other.release());
@@ -97,7 +95,7 @@ StatusOr<Mapping> Mapping::map(int fd, uint64_t bytes, Access access) {
     return failed_precondition("shared memory is not sealed against shrinking; it is not a node's");
   }
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* at = map_shared(fd, bytes, protection);
+  void* at = map_shared(fd, 0, bytes, protection);
   if (at == MAP_FAILED) {
     const std::string text = errno_text("cannot map " + std::to_string(bytes) + " bytes of shared memory");
     return errno == ENOMEM ? resource_exhausted(text + " (see `ulimit -v` and vm.max_map_count)") : internal_error(text);
@@ -160,22 +158,21 @@ Status SharedMemory::populate(uint64_t offset, uint64_t bytes) {
   return internal_error(errno_text("fallocate of shared memory"));
 }
 
-Status SharedMemory::gather(uint64_t offset, uint64_t bytes) {
+Status SharedMemory::gather(uint64_t offset, uint64_t bytes, Gatherer* by, Deadline deadline) {
   const uint64_t begin = (offset + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   const uint64_t end = (offset + bytes) / kHugePageBytes * kHugePageBytes;
   if (begin >= end) return ok_status();
-  if (::madvise(data() + begin, end - begin, MADV_COLLAPSE) == 0) return ok_status();
-  const std::string text = errno_text("gathering pages into huge ones (MADV_COLLAPSE)");
-  return errno == EINVAL ? unimplemented(text) : resource_exhausted(text);
+  if (by != nullptr) return by->gather(fd(), begin, end - begin, deadline);
+  return gathering_status(collapse(data() + begin, end - begin));
 }
 
-Status SharedMemory::populate_gathered(uint64_t offset, uint64_t bytes, bool* gathered) {
+Status SharedMemory::populate_gathered(uint64_t offset, uint64_t bytes, bool* gathered, Gatherer* by, Deadline deadline) {
   *gathered = false;
   for (uint64_t at = (offset + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes; at + kHugePageBytes <= offset + bytes;
        at += kHugePageBytes) {
     if (Status status = populate(at, 1); !status.ok()) return status;
   }
-  *gathered = gather(offset, bytes).ok();
+  *gathered = gather(offset, bytes, by, deadline).ok();
   return populate(offset, bytes);
 }
 

@@ -25,8 +25,11 @@
 #include <string>
 
 #include "kvist/status.h"
+#include "kvist/types.h"
 
 namespace kvist {
+
+class Gatherer;
 
 // An open file descriptor, closed with its owner.
 class FileDescriptor {
@@ -78,6 +81,10 @@ class Mapping {
 
 inline constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 
+// mmap of a shared descriptor, at a multiple of 2 MiB where that leaves the kernel a choice of pages. Nothing but system
+// calls. MAP_FAILED with errno.
+void* map_shared(int fd, uint64_t offset, uint64_t bytes, int protection);
+
 // Which memory backs a pool.
 enum class Pages : uint8_t { kNormal, kHuge2M };
 
@@ -98,14 +105,15 @@ class SharedMemory {
 
   // Gathers the pages of a range, of which each 2 MiB must have one at least, into huge pages (MADV_COLLAPSE, for shared
   // memory since Linux 6.1; the settings in /sys for transparent huge pages do not matter to it). What bytes there are
-  // stay, and whoever reads or writes them meanwhile waits for a page at most; all mappings of the memory profit.
-  // kUnimplemented: not this kernel, or not this memory; kResourceExhausted: not all of it, for want of 2 MiB that lie
-  // together. The parts of a range that lie in no whole 2 MiB are left as they are.
-  Status gather(uint64_t offset, uint64_t bytes);
+  // stay, and whoever reads or writes them meanwhile waits for a page at most; all mappings of the memory profit. The parts
+  // of a range that lie in no whole 2 MiB are left as they are. by: the process that does it, until the deadline; its
+  // statuses. Without one this process does, and its other threads may have to wait for seconds (gatherer.h says why).
+  Status gather(uint64_t offset, uint64_t bytes, Gatherer* by = nullptr, Deadline deadline = {});
 
   // populate(), in huge pages as far as they can be had: *gathered says whether all of it was. Faster than populate()
-  // where the system has huge pages at hand; where it must make them first, several times slower.
-  Status populate_gathered(uint64_t offset, uint64_t bytes, bool* gathered);
+  // where the system has huge pages at hand; where it must make them first, several times slower: what is not gathered by
+  // the deadline comes in small pages.
+  Status populate_gathered(uint64_t offset, uint64_t bytes, bool* gathered, Gatherer* by = nullptr, Deadline deadline = {});
 
   // Makes populated pages present in the own mapping, so that later accesses do not fault. Best effort.
   bool prefault(uint64_t offset, uint64_t bytes) const { return mapping_.prefault(offset, bytes, Access::kRead); }

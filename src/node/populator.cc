@@ -9,15 +9,37 @@
 namespace kvist {
 
 Populator::Populator(std::vector<Pool> pools, Reports reports, std::function<StatusOr<MemoryRoom>()> room)
-    : pools_(std::move(pools)), reports_(std::move(reports)), room_(std::move(room)), thread_([this] { run(); }) {}
+    : pools_(std::move(pools)), reports_(std::move(reports)), room_(std::move(room)) {
+  start_gatherer();
+  thread_ = std::thread([this] { run(); });
+}
 
 Populator::~Populator() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
+  if (gatherer_ != nullptr) gatherer_->interrupt();
   wake_.notify_all();
   thread_.join();
+}
+
+void Populator::start_gatherer() {
+  std::vector<int> descriptors;
+  for (const Pool& pool : pools_) {
+    if (!pool.gather) continue;
+    for (const SharedMemory* memory :
+         {&pool.memory->arena_memory(), &pool.memory->control_memory(), &pool.memory->touch_memory()}) {
+      descriptors.push_back(memory->fd());
+    }
+  }
+  if (descriptors.empty()) return;
+  StatusOr<std::unique_ptr<Gatherer>> started = Gatherer::start(descriptors);
+  if (started.ok()) {
+    gatherer_ = *std::move(started);
+  } else {
+    why_no_gatherer_ = started.status();
+  }
 }
 
 bool Populator::stopped_within(Clock::duration time) {
@@ -69,25 +91,31 @@ Status Populator::populate(size_t at, uint32_t extent) {
   if (pool.memory->config().pages == Pages::kNormal) {
     if (Status status = wait_for_room(pool.extent_bytes); !status.ok()) return status;
   }
-  if (!pool.gather || !huge_pages_at_hand_) return pool.memory->populate_extent(extent);
+  if (!pool.gather || gatherer_ == nullptr || !huge_pages_at_hand_) return pool.memory->populate_extent(extent);
   bool gathered = false;
   const Clock::time_point begin = Clock::now();
-  Status status = pool.memory->populate_extent(extent, &gathered);
+  Status status = pool.memory->populate_extent(extent, &gathered, gatherer_.get(), within(kShortPatience));
   const int64_t took = std::chrono::nanoseconds(Clock::now() - begin).count();
   progress_[at].gathered[extent] = gathered;
   huge_pages_at_hand_ = gathered && took < kSlowNsPerMib * static_cast<int64_t>(pool.extent_bytes >> 20);
   return status;
 }
 
+// Whether asking for further extents is in vain.
+static bool is_final(StatusCode code) {
+  return code == StatusCode::kUnimplemented || code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
+}
+
 void Populator::gather_all(size_t at) {
   const Pool& pool = pools_[at];
   Progress& progress = progress_[at];
   Gathered done;
-  done.tables = pool.memory->gather_tables();
+  done.arena = done.tables = why_no_gatherer_;
+  if (gatherer_ != nullptr) done.tables = pool.memory->gather_tables(gatherer_.get(), within(kLongPatience));
   uint32_t refusals = 0;
   for (uint32_t extent = 0; extent < progress.populated; ++extent) {
     if (progress.gathered[extent]) continue;
-    if (refusals == kMostRefusals || done.arena.code() == StatusCode::kUnimplemented) break;
+    if (gatherer_ == nullptr || refusals == kMostRefusals || is_final(done.arena.code())) break;
     const Clock::time_point begin = Clock::now();
     const Status status = gather(at, extent);
     progress.gathered[extent] = status.ok();
@@ -102,7 +130,7 @@ void Populator::gather_all(size_t at) {
 
 Status Populator::gather(size_t at, uint32_t extent) {
   if (Status status = wait_for_room(kHugePageBytes); !status.ok()) return status;
-  return pools_[at].memory->gather_extent(extent);
+  return pools_[at].memory->gather_extent(extent, gatherer_.get(), within(kLongPatience));
 }
 
 }  // namespace kvist

@@ -9,7 +9,8 @@
 // extent is allocated in huge pages while the kernel has them at hand; from the first one for which it had to work long,
 // extents come in small pages, so that the pool has its size soon. When every extent has its memory, the tables and the
 // extents that are left are gathered into huge pages, for half of this thread's time at most, until the kernel finds no
-// more of them. Clients go on meanwhile: an access waits for the copy of 2 MiB at most.
+// more of them. Clients go on meanwhile: an access waits for the copy of 2 MiB at most. A process of its own does the
+// gathering (memory/gatherer.h), so that none of the node's threads waits for it.
 //
 // Threads: made and destroyed by one; the reports are called by the thread inside; looks_failed() by any.
 #pragma once
@@ -19,11 +20,13 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "kvist/status.h"
+#include "memory/gatherer.h"
 #include "memory/memory_room.h"
 #include "pool/pool_memory.h"
 
@@ -56,7 +59,7 @@ class Populator {
 
   // `room`: how much memory there still is; asked before each extent. kUnavailable: it is to be asked again later.
   Populator(std::vector<Pool> pools, Reports reports, std::function<StatusOr<MemoryRoom>()> room = memory_room);
-  // Stops after the extent under way (about 20 ms, a few times that where it is gathered), or waits no longer.
+  // Stops after the extent under way (about 20 ms), or waits no longer; but for the kernel to leave off gathering.
   ~Populator();
   Populator(const Populator&) = delete;
   Populator& operator=(const Populator&) = delete;
@@ -69,6 +72,10 @@ class Populator {
 
   // Slower than this, in ns for each MiB, allocating in huge pages would keep a pool waiting for its memory (2 GiB/s).
   static constexpr int64_t kSlowNsPerMib = 500'000;
+  // At first an extent comes in small pages where it is not gathered by then.
+  static constexpr std::chrono::milliseconds kShortPatience{100};
+  // Afterwards nobody waits for it. A kernel that takes longer is asked no more.
+  static constexpr std::chrono::minutes kLongPatience{1};
   // So many refusals one after the other: there are no more huge pages to be had.
   static constexpr uint32_t kMostRefusals = 8;
 
@@ -77,6 +84,7 @@ class Populator {
     std::vector<bool> gathered;  // by extent
   };
 
+  void start_gatherer();
   void run();
   Status wait_for_room(uint64_t bytes);
   void populate_all();
@@ -86,6 +94,8 @@ class Populator {
   bool stopped_within(Clock::duration time);
 
   std::vector<Pool> pools_;
+  std::unique_ptr<Gatherer> gatherer_;  // null: no pool wants huge pages, or why_no_gatherer_
+  Status why_no_gatherer_;
   std::vector<Progress> progress_;
   Reports reports_;
   std::function<StatusOr<MemoryRoom>()> room_;

@@ -95,17 +95,18 @@ Status PoolMemory::populate_extent(uint32_t extent) {
   return arena_.populate(uint64_t{extent} * config_.extent_bytes, config_.extent_bytes);
 }
 
-Status PoolMemory::populate_extent(uint32_t extent, bool* gathered) {
-  return arena_.populate_gathered(uint64_t{extent} * config_.extent_bytes, config_.extent_bytes, gathered);
+Status PoolMemory::populate_extent(uint32_t extent, bool* gathered, Gatherer* by, Deadline deadline) {
+  const uint64_t bytes = config_.extent_bytes;
+  return arena_.populate_gathered(uint64_t{extent} * bytes, bytes, gathered, by, deadline);
 }
 
-Status PoolMemory::gather_extent(uint32_t extent) {
-  return arena_.gather(uint64_t{extent} * config_.extent_bytes, config_.extent_bytes);
+Status PoolMemory::gather_extent(uint32_t extent, Gatherer* by, Deadline deadline) {
+  return arena_.gather(uint64_t{extent} * config_.extent_bytes, config_.extent_bytes, by, deadline);
 }
 
-Status PoolMemory::gather_tables() {
-  const Status control = control_.gather(0, control_.size());
-  const Status touch = touch_.gather(0, touch_.size());
+Status PoolMemory::gather_tables(Gatherer* by, Deadline deadline) {
+  const Status control = control_.gather(0, control_.size(), by, deadline);
+  const Status touch = touch_.gather(0, touch_.size(), by, deadline);
   return control.ok() ? touch : control;
 }
 

@@ -38,11 +38,11 @@ class PoolMemory {
   // Allocates extent `extent`'s pages. Blocking, about 20 ms for 64 MiB: for a thread of its own. Any thread. The second
   // form has them in huge pages as far as they can be had (SharedMemory::populate_gathered).
   Status populate_extent(uint32_t extent);
-  Status populate_extent(uint32_t extent, bool* gathered);
+  Status populate_extent(uint32_t extent, bool* gathered, Gatherer* by = nullptr, Deadline deadline = {});
 
   // Gathers into huge pages what has its memory (SharedMemory::gather). For a thread of its own, as above. Any thread.
-  Status gather_extent(uint32_t extent);
-  Status gather_tables();
+  Status gather_extent(uint32_t extent, Gatherer* by = nullptr, Deadline deadline = {});
+  Status gather_tables(Gatherer* by = nullptr, Deadline deadline = {});
   // Whether that is worth its time: a smaller pool gains little, and most are of tests.
   bool worth_gathering() const {
     return config_.with_arena && config_.pages == Pages::kNormal && config_.arena_bytes >= kWorthGathering &&

@@ -7,11 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
+
+#include "memory/gatherer.h"
 
 namespace kvist {
 namespace {
@@ -68,6 +71,57 @@ TEST(SharedMemory, GatheringKeepsTheBytesAndServesAllMappings) {
   ASSERT_TRUE(gathered.ok()) << gathered.to_string();
   ASSERT_TRUE(other->prefault(0, kBytes, Access::kRead));
   EXPECT_GE(smaps_kib(other->data(), "ShmemPmdMapped"), 3 * kHugePageBytes / 1024);
+}
+
+// The same by a process of its own, also of memory that nobody may map for writing any more.
+TEST(Gatherer, GathersForAllWhoMapTheMemory) {
+  constexpr uint64_t kBytes = 3 * kHugePageBytes;
+  auto memory = SharedMemory::create("test", kBytes);
+  ASSERT_TRUE(memory.ok());
+  ASSERT_TRUE(memory->populate(0, kBytes).ok());
+  ASSERT_TRUE(memory->seal_future_write().ok());
+  for (uint64_t i = 0; i < kBytes; i += 4096) memory->data()[i] = static_cast<std::byte>(i >> 12);
+  auto gatherer = Gatherer::start(std::array{memory->fd()});
+  ASSERT_TRUE(gatherer.ok()) << gatherer.status().to_string();
+  const Status gathered = memory->gather(0, kBytes, gatherer->get(), within(std::chrono::minutes(1)));
+  for (uint64_t i = 0; i < kBytes; i += 4096) ASSERT_EQ(memory->data()[i], static_cast<std::byte>(i >> 12)) << i;
+  if (gathered.code() == StatusCode::kUnimplemented) GTEST_SKIP() << gathered.to_string();
+  ASSERT_TRUE(gathered.ok()) << gathered.to_string();
+  ASSERT_TRUE(memory->prefault(0, kBytes));
+  EXPECT_GE(smaps_kib(memory->data(), "ShmemPmdMapped"), kBytes / 1024);
+}
+
+TEST(Gatherer, SaysWhyNot) {
+  auto memory = SharedMemory::create("test", kHugePageBytes);
+  ASSERT_TRUE(memory.ok());
+  ASSERT_TRUE(memory->populate(0, kHugePageBytes).ok());
+  auto gatherer = Gatherer::start({});
+  ASSERT_TRUE(gatherer.ok());
+  // A descriptor that it was not given is not one of its own.
+  const Status foreign = (*gatherer)->gather(memory->fd(), 0, kHugePageBytes, within(std::chrono::minutes(1)));
+  EXPECT_EQ(foreign.code(), StatusCode::kResourceExhausted) << foreign.to_string();
+  EXPECT_EQ((*gatherer)->gather(memory->fd(), 0, kHugePageBytes, within(std::chrono::nanoseconds(0))).code(),
+            StatusCode::kDeadlineExceeded);
+  // The answer that nobody waited for is not taken for that of the next request.
+  EXPECT_EQ((*gatherer)->gather(memory->fd(), 0, kHugePageBytes, within(std::chrono::minutes(1))).code(),
+            StatusCode::kResourceExhausted);
+  (*gatherer)->interrupt();
+  EXPECT_EQ((*gatherer)->gather(memory->fd(), 0, kHugePageBytes, within(std::chrono::minutes(1))).code(),
+            StatusCode::kUnavailable);
+}
+
+// It would keep sockets open whose other ends wait for their end, and memory that is to go.
+TEST(Gatherer, KeepsNoOtherDescriptors) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  FileDescriptor read_end(ends[0]), write_end(ends[1]);
+  auto gatherer = Gatherer::start({});
+  ASSERT_TRUE(gatherer.ok());
+  // Once it answers, it has closed them.
+  (void)(*gatherer)->gather(-1, 0, kHugePageBytes, within(std::chrono::minutes(1)));
+  write_end.reset();
+  char byte;
+  EXPECT_EQ(::read(read_end.get(), &byte, 1), 0);
 }
 
 TEST(SharedMemory, WhatIsPopulatedInHugePagesIsAllThere) {
