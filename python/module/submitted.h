@@ -21,7 +21,7 @@ struct SubmittedValue {
 PyObject* make_submitted(State* state);
 SubmittedValue& submitted_in(PyObject* object);
 
-// Notes that the call was accepted under `ticket`. False with an exception.
+// Notes that the call was accepted under `ticket`.
 void note_submitted(Live& live, PyObject* call, uint64_t ticket);
 // The call that finished; nothing when its submitting thread has not noted it yet (it will be handed out later).
 Ref finish_submitted(Live& live, const Completion& completion);
