@@ -9,7 +9,8 @@ import time
 from types import TracebackType
 from typing import Any
 
-from kvist.mooncake._config import OK, number
+from kvist.mooncake._codes import OK
+from kvist.mooncake._config import number
 
 
 class MooncakeHostMemAllocator:

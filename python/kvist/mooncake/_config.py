@@ -1,49 +1,14 @@
-"""The plain values of the Mooncake-shaped module: result codes, ReplicateConfig and its enumerations, and what we refuse."""
+"""The plain values of the Mooncake-shaped module: ReplicateConfig and its enumerations, numbers, and what we refuse."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
-from kvist._types import Code
+from kvist.mooncake._codes import DFS_SERVICE_UNAVAILABLE, INVALID_PARAMS, OK
 
-OK = 0
-INTERNAL = -1
-NO_AVAILABLE_HANDLE = -200
-INVALID_PARAMS = -600
-OBJECT_NOT_FOUND = -704
-OBJECT_ALREADY_EXISTS = -705
-TRANSFER_FAIL = -800
-RPC_FAIL = -900
-RPC_TIMEOUT = -901
-DFS_SERVICE_UNAVAILABLE = -1601
-
-#: What a block's result is called here, by the number of its kvist.Code. A value that is there already was put before: 0.
-#: Callers take some codes, -800 say, to mean that their memory may still be read or written after the call (vLLM's then never
-#: uses it, or the store, again). With us nothing is under way when a call has returned, so those are not used for that.
-CODES = {
-    Code.OK: OK,
-    Code.ALREADY_EXISTS: OK,
-    Code.INVALID_ARGUMENT: INVALID_PARAMS,
-    Code.OUT_OF_RANGE: INVALID_PARAMS,
-    Code.NOT_FOUND: OBJECT_NOT_FOUND,
-    Code.RESOURCE_EXHAUSTED: NO_AVAILABLE_HANDLE,
-    Code.DATA_LOSS: OBJECT_NOT_FOUND,  # it was not handed out, and the node takes it away
-    Code.ABORTED: NO_AVAILABLE_HANDLE,  # the node took the room back
-    Code.FAILED_PRECONDITION: OBJECT_NOT_FOUND,  # the namespace was flushed during the call
-    Code.DEADLINE_EXCEEDED: RPC_TIMEOUT,
-    Code.UNAVAILABLE: RPC_FAIL,
-    Code.PERMISSION_DENIED: RPC_FAIL,
-    Code.UNAUTHENTICATED: RPC_FAIL,
-    Code.CANCELLED: RPC_FAIL,
-    Code.INTERNAL: INTERNAL,
-    Code.UNKNOWN: INTERNAL,
-    Code.UNIMPLEMENTED: INTERNAL,
-}
-
-#: The same of reads: a key that cannot be was never put.
-READ_CODES = {**CODES, Code.INVALID_ARGUMENT: OBJECT_NOT_FOUND}
+_T = TypeVar("_T")
 
 
 class Unsupported(NotImplementedError):
@@ -96,6 +61,70 @@ def possible(address: int, size: int) -> bool:
     return 4096 <= address and address + size <= 1 << 56
 
 
+def text(value: object, name: str) -> str:
+    """A str."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be str, not {type(value).__name__}")
+    return value
+
+
+def _texts(value: object, name: str) -> list[str]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise TypeError(f"{name} must be a list of str, not {type(value).__name__}")
+    return [text(item, name) for item in value]
+
+
+def _flag(value: object, name: str) -> bool:
+    return bool(value)
+
+
+def _no_hard_pin(value: object, name: str) -> bool:
+    if value:
+        raise Unsupported(
+            "with_hard_pin: Kvist keeps a value from eviction only while somebody reads it in place, so that a process "
+            "that dies leaves nothing pinned. Leave it False, and give the node the memory (kvist node --memory)"
+        )
+    return False
+
+
+def _no_nof_replicas(value: object, name: str) -> int:
+    if number(value, name) != 0:
+        raise Unsupported("nof_replica_num: Kvist has no replicas on NVMe over Fabrics. Leave it 0")
+    return 0
+
+
+def _member_of(kind: type[_T]) -> Callable[[object, str], _T]:
+    def read(value: object, name: str) -> _T:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
+        return value
+
+    return read
+
+
+def _or_none(read: Callable[[object, str], _T]) -> Callable[[object, str], _T | None]:
+    return lambda value, name: None if value is None else read(value, name)
+
+
+class _Field(Generic[_T]):
+    """An attribute of ReplicateConfig: what it is at first, and what a value that is set is read by."""
+
+    def __init__(self, first: object, read: Callable[[object, str], _T]) -> None:
+        self.first, self.read = first, read
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, config: ReplicateConfig, owner: type | None = None) -> _T:
+        if config is None:
+            return self  # type: ignore[return-value]
+        value: _T = config._values[self.name]
+        return value
+
+    def __set__(self, config: ReplicateConfig, value: object) -> None:
+        config._values[self.name] = self.read(value, self.name)
+
+
 class ReplicateConfig:
     """How a value is kept. Kvist keeps one copy, in the node's memory, so most of this is a wish that changes nothing:
 
@@ -105,152 +134,38 @@ class ReplicateConfig:
     What would be a promise that Kvist cannot keep raises Unsupported where it is set: with_hard_pin, nof_replica_num.
     """
 
-    __slots__ = tuple(
-        "_" + name
-        for name in (
-            "replica_num",
-            "soft_pin_action",
-            "soft_pin_ttl_ms",
-            "with_hard_pin",
-            "preferred_segment",
-            "preferred_segments",
-            "prefer_alloc_in_same_node",
-            "data_type",
-            "group_ids",
-            "nof_replica_num",
-            "preferred_nof_segments",
-            "dfs_replica_num",
-        )
-    )
+    __slots__ = ("_values",)
+    _values: dict[str, Any]
+
+    replica_num = _Field(1, number)
+    soft_pin_action = _Field(SoftPinAction.PRESERVE, _member_of(SoftPinAction))
+    soft_pin_ttl_ms = _Field(None, _or_none(number))
+    with_hard_pin = _Field(False, _no_hard_pin)
+    preferred_segment = _Field("", text)
+    preferred_segments = _Field((), _texts)
+    prefer_alloc_in_same_node = _Field(False, _flag)
+    data_type = _Field(ObjectDataType.UNKNOWN, _member_of(ObjectDataType))
+    group_ids = _Field(None, _or_none(_texts))
+    nof_replica_num = _Field(0, _no_nof_replicas)
+    preferred_nof_segments = _Field((), _texts)
+    dfs_replica_num = _Field(0, number)
 
     def __init__(self) -> None:
-        self._replica_num = 1
-        self._soft_pin_action = SoftPinAction.PRESERVE
-        self._soft_pin_ttl_ms: int | None = None
-        self._preferred_segment = ""
-        self._preferred_segments: list[str] = []
-        self._prefer_alloc_in_same_node = False
-        self._data_type = ObjectDataType.UNKNOWN
-        self._group_ids: list[str] | None = None
-        self._preferred_nof_segments: list[str] = []
-        self._dfs_replica_num = 0
-
-    @property
-    def replica_num(self) -> int:
-        return self._replica_num
-
-    @replica_num.setter
-    def replica_num(self, value: int) -> None:
-        self._replica_num = number(value, "replica_num")
-
-    @property
-    def dfs_replica_num(self) -> int:
-        return self._dfs_replica_num
-
-    @dfs_replica_num.setter
-    def dfs_replica_num(self, value: int) -> None:
-        self._dfs_replica_num = number(value, "dfs_replica_num")
-
-    @property
-    def soft_pin_action(self) -> SoftPinAction:
-        return self._soft_pin_action
-
-    @soft_pin_action.setter
-    def soft_pin_action(self, value: SoftPinAction) -> None:
-        if not isinstance(value, SoftPinAction):
-            raise TypeError(f"soft_pin_action must be a SoftPinAction, not {type(value).__name__}")
-        self._soft_pin_action = value
+        self._values = {}
+        for name, field in vars(ReplicateConfig).items():
+            if isinstance(field, _Field):
+                setattr(self, name, field.first)
 
     @property
     def with_soft_pin(self) -> bool:
-        return self._soft_pin_action is SoftPinAction.ENABLE
+        return self.soft_pin_action is SoftPinAction.ENABLE
 
     @with_soft_pin.setter
     def with_soft_pin(self, value: bool) -> None:
-        self._soft_pin_action = SoftPinAction.ENABLE if value else SoftPinAction.PRESERVE
-
-    @property
-    def soft_pin_ttl_ms(self) -> int | None:
-        return self._soft_pin_ttl_ms
-
-    @soft_pin_ttl_ms.setter
-    def soft_pin_ttl_ms(self, value: int | None) -> None:
-        self._soft_pin_ttl_ms = None if value is None else number(value, "soft_pin_ttl_ms")
-
-    @property
-    def with_hard_pin(self) -> bool:
-        return False
-
-    @with_hard_pin.setter
-    def with_hard_pin(self, value: bool) -> None:
-        if value:
-            raise Unsupported(
-                "with_hard_pin: Kvist keeps a value from eviction only while somebody reads it in place, so that a process "
-                "that dies leaves nothing pinned. Leave it False, and give the node the memory (kvist node --memory)"
-            )
-
-    @property
-    def nof_replica_num(self) -> int:
-        return 0
-
-    @nof_replica_num.setter
-    def nof_replica_num(self, value: int) -> None:
-        if number(value, "nof_replica_num") != 0:
-            raise Unsupported("nof_replica_num: Kvist has no replicas on NVMe over Fabrics. Leave it 0")
-
-    @property
-    def preferred_segment(self) -> str:
-        return self._preferred_segment
-
-    @preferred_segment.setter
-    def preferred_segment(self, value: str) -> None:
-        self._preferred_segment = _text(value, "preferred_segment")
-
-    @property
-    def preferred_segments(self) -> list[str]:
-        return self._preferred_segments
-
-    @preferred_segments.setter
-    def preferred_segments(self, value: Sequence[str]) -> None:
-        self._preferred_segments = _texts(value, "preferred_segments")
-
-    @property
-    def preferred_nof_segments(self) -> list[str]:
-        return self._preferred_nof_segments
-
-    @preferred_nof_segments.setter
-    def preferred_nof_segments(self, value: Sequence[str]) -> None:
-        self._preferred_nof_segments = _texts(value, "preferred_nof_segments")
-
-    @property
-    def prefer_alloc_in_same_node(self) -> bool:
-        return self._prefer_alloc_in_same_node
-
-    @prefer_alloc_in_same_node.setter
-    def prefer_alloc_in_same_node(self, value: bool) -> None:
-        self._prefer_alloc_in_same_node = bool(value)
-
-    @property
-    def data_type(self) -> ObjectDataType:
-        return self._data_type
-
-    @data_type.setter
-    def data_type(self, value: ObjectDataType) -> None:
-        if not isinstance(value, ObjectDataType):
-            raise TypeError(f"data_type must be an ObjectDataType, not {type(value).__name__}")
-        self._data_type = value
-
-    @property
-    def group_ids(self) -> list[str] | None:
-        return self._group_ids
-
-    @group_ids.setter
-    def group_ids(self, value: Sequence[str] | None) -> None:
-        self._group_ids = None if value is None else _texts(value, "group_ids")
+        self.soft_pin_action = SoftPinAction.ENABLE if value else SoftPinAction.PRESERVE
 
     def __repr__(self) -> str:
-        set_ones = [f"{name[1:]}={getattr(self, name[1:])!r}" for name in self.__slots__]
-        return f"ReplicateConfig({', '.join(set_ones)})"
+        return f"ReplicateConfig({', '.join(f'{name}={value!r}' for name, value in self._values.items())})"
 
 
 def refusal(config: Any, keys: int) -> int:
@@ -264,15 +179,3 @@ def refusal(config: Any, keys: int) -> int:
     if config.group_ids is not None and len(config.group_ids) != keys:
         return INVALID_PARAMS
     return OK
-
-
-def _text(value: object, name: str) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be str, not {type(value).__name__}")
-    return value
-
-
-def _texts(value: object, name: str) -> list[str]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise TypeError(f"{name} must be a list of str, not {type(value).__name__}")
-    return [_text(item, name) for item in value]

@@ -17,7 +17,7 @@ from kvist import _door
 from kvist._identity import Identity, Part
 from kvist._kvist import Digests, Results, Space
 from kvist._types import Code, Error, FailedPrecondition, PermissionDenied, PinsLeftWarning, Unauthenticated
-from kvist.mooncake._config import CODES, INTERNAL, INVALID_PARAMS, RPC_FAIL, RPC_TIMEOUT
+from kvist.mooncake._codes import CODES, INTERNAL, INVALID_PARAMS, RPC_FAIL, RPC_TIMEOUT
 
 log = logging.getLogger("kvist.mooncake")
 

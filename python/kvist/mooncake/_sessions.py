@@ -10,18 +10,8 @@ from typing import Any
 from kvist._kvist import Addresses, Batch, Pinned
 from kvist._types import Code, Error
 from kvist.mooncake import _config
-from kvist.mooncake._config import (
-    CODES,
-    INTERNAL,
-    INVALID_PARAMS,
-    NO_AVAILABLE_HANDLE,
-    OBJECT_ALREADY_EXISTS,
-    OK,
-    READ_CODES,
-    ReplicateConfig,
-    number,
-    possible,
-)
+from kvist.mooncake._codes import CODES, INTERNAL, INVALID_PARAMS, NO_AVAILABLE_HANDLE, OBJECT_ALREADY_EXISTS, OK, READ_CODES
+from kvist.mooncake._config import ReplicateConfig, number, possible
 from kvist.mooncake._pool import key_bytes, key_list, names
 from kvist.mooncake._store import Store
 

@@ -11,20 +11,9 @@ from typing import Any, NoReturn
 
 from kvist._kvist import Addresses, BufferHandle, Results, Space
 from kvist._types import Code
-from kvist.mooncake import _config, _pool
-from kvist.mooncake._config import (
-    CODES,
-    INTERNAL,
-    INVALID_PARAMS,
-    NO_AVAILABLE_HANDLE,
-    OBJECT_ALREADY_EXISTS,
-    OK,
-    READ_CODES,
-    TRANSFER_FAIL,
-    ReplicateConfig,
-    Unsupported,
-    number,
-)
+from kvist.mooncake import _codes, _config, _pool
+from kvist.mooncake._codes import CODES, INTERNAL, INVALID_PARAMS, NO_AVAILABLE_HANDLE, OK, READ_CODES
+from kvist.mooncake._config import ReplicateConfig, Unsupported, number, text
 from kvist.mooncake._pool import key_list, names
 
 _PLAIN = frozenset((bytes, bytearray))  # values whose len() is their size, and that are what they show
@@ -82,7 +71,7 @@ class Store:
     def setup_dummy(self, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int:
         """As setup(): every client of a node is one that works in shared memory."""
         number(mem_pool_size, "mem_pool_size"), number(local_buffer_size, "local_buffer_size")
-        return self._connect({"local_hostname": "", "master_server_addr": _text(server_address, "server_address")})
+        return self._connect({"local_hostname": "", "master_server_addr": text(server_address, "server_address")})
 
     def _connect(self, given: Mapping[str, Any]) -> int:
         try:
@@ -410,8 +399,8 @@ class Store:
                 continue
             codes[i] = NO_AVAILABLE_HANDLE
             if self._pool is not None:
-                text = f"Kvist: a value of {lengths[i]} bytes is longer than the pool's largest slot (64 MiB at most)"
-                self._pool.say("too long", text)
+                told = f"Kvist: a value of {lengths[i]} bytes is longer than the pool's largest slot (64 MiB at most)"
+                self._pool.say("too long", told)
 
     def _upsert(self, keys: Sequence[Any], sources: Any, ptrs: Any = None, sizes: Any = None) -> list[int]:
         later = [OK] * len(keys)
@@ -438,7 +427,7 @@ class Store:
                 for _ in range(_TRIES):
                     space.remove(chain[i], timeout=left())
                     code = space.put(chain[i], one, unchained=True, timeout=left())[0]
-                    later[i] = OBJECT_ALREADY_EXISTS if code == Code.ALREADY_EXISTS else CODES[code]
+                    later[i] = _codes.OBJECT_ALREADY_EXISTS if code == Code.ALREADY_EXISTS else CODES[code]
                     if code != Code.ALREADY_EXISTS:
                         break
             return results
@@ -494,7 +483,7 @@ class Store:
         found, other, lengths = self._fetch(keys, memory)
         for i, length in zip(other, lengths):
             if length < memory.sizes[i]:
-                found[i] = TRANSFER_FAIL
+                found[i] = _codes.TRANSFER_FAIL
         return found
 
     def _lengths(self, keys: Sequence[Any]) -> list[int]:
@@ -572,16 +561,10 @@ def _setup_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[s
     if missing:
         raise TypeError(f"setup() needs {', '.join(missing)}")
     for name in ("local_hostname", "metadata_server", "protocol", "rdma_devices", "master_server_addr", "tenant_id"):
-        _text(named.get(name, ""), name)
+        text(named.get(name, ""), name)
     for name in ("global_segment_size", "local_buffer_size"):
         number(named[name], name)
     return named
-
-
-def _text(value: object, name: str) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be str, not {type(value).__name__}")
-    return value
 
 
 def _value(value: Any) -> Any:

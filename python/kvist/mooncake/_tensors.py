@@ -15,7 +15,8 @@ from typing import Any
 
 from kvist._kvist import Addresses, BufferHandle
 from kvist.mooncake import _config
-from kvist.mooncake._config import INVALID_PARAMS, OK, ReplicateConfig, number, possible
+from kvist.mooncake._codes import INVALID_PARAMS, OK
+from kvist.mooncake._config import ReplicateConfig, number, possible
 from kvist.mooncake._pool import key_list
 from kvist.mooncake._sessions import Sessions
 from kvist.mooncake._store import _refuse
