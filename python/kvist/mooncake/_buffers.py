@@ -27,7 +27,7 @@ class MooncakeHostMemAllocator:
             memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError, OverflowError) as error:
             raise RuntimeError(f"no memory of {size} bytes: {error}") from None
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        address = _address(memory)
         with self._lock:
             self._held[address] = memory
         return address
@@ -53,7 +53,7 @@ class BufferLease:
     @property
     def ptr(self) -> int:
         self._check()
-        return ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        return _address(self._memory)
 
     @property
     def size(self) -> int:
@@ -206,8 +206,8 @@ class BufferPool:
         with self._changed:
             self._out -= 1
             self._free.setdefault(memory.nbytes, []).append(memory)
-            self._changed.notify()
+            self._changed.notify_all()  # they wait for buffers of different sizes: it may not be enough for the first of them
 
 
-def _address(memory: memoryview) -> int:
+def _address(memory: memoryview | mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
