@@ -22,7 +22,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, cast
 
 from kvist._identity import Identity
@@ -257,13 +257,13 @@ class Link:
             self._space = None
             self._mend()
 
-    def tally(self, results: Results, *, put: bool = False) -> Results:
+    def tally(self, results: Results, *, put: bool = False, but: Collection[Code] = ()) -> Results:
         """Counts the blocks of a call that failed, by reason; a miss and a block that is there already are no failures. A call
         that ran to its end does not raise: a stalled node or a full pool shows here. put: it needed the node's answer, so how
-        it went decides on rests(). Returns what it was given."""
+        it went decides on rests(). but: codes that this caller expects, and sees to. Returns what it was given."""
         if not results.ok:
             for code in _FAILURES:
-                failed = results.count(code)
+                failed = 0 if code in but else results.count(code)
                 if failed:
                     reason = code.name.lower()
                     self.count(reason, failed)

@@ -24,15 +24,8 @@ log = logging.getLogger("kvist.mooncake")
 _T = TypeVar("_T")
 _NO_NAME = bytes(16)  # what Space.digests() gives for a key that cannot be one
 _LONGEST_KEY = 4096  # bytes, of Kvist
-_TROUBLE = (
-    Code.DEADLINE_EXCEEDED,
-    Code.RESOURCE_EXHAUSTED,
-    Code.UNAVAILABLE,
-    Code.DATA_LOSS,
-    Code.ABORTED,
-    Code.CANCELLED,
-    Code.INTERNAL,
-)
+# What a caller is told by a code of its own, or what was asked for on purpose: neither the node's nor the pool's fault.
+_NO_TROUBLE = (Code.FAILED_PRECONDITION, Code.OUT_OF_RANGE, Code.INVALID_ARGUMENT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,8 +159,8 @@ class Pool:
     def note(self, results: Results) -> None:
         """Counts, and tells of, what the node or the pool is to blame for."""
         link = self._link
-        if link is not None and any(results.count(code) for code in _TROUBLE):
-            link.tally(results)
+        if link is not None:
+            link.tally(results, but=_NO_TROUBLE)
 
     def say(self, kind: str, message: str) -> None:
         """A warning, at most one in ten seconds of its kind."""

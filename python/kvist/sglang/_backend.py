@@ -447,8 +447,12 @@ class KvistHiCache(hicache_storage.HiCacheStorage):
             return [True] * len(chain) if results.ok else [code in _THERE for code in bytes(results)]
         # What lies before such a page came from an engine that did not say its depth. So nothing can hang on it, but the page
         # can be stored as the beginning of what follows.
+        link.tally(results, put=True, but=(kvist.Code.INVALID_ARGUMENT,))
         stored = [code in _THERE for code in bytes(results)]
-        for i in refused:
+        for number, i in enumerate(refused):
+            if time.monotonic() >= until:
+                link.count("deadline_exceeded", len(refused) - number)
+                break
             alone = kvist.Digests(chain[i], chain.first + i)
             stored[i] = link.tally(space.put(alone, take([i]), part=part, timeout=_left(until)), put=True).ok
         return stored

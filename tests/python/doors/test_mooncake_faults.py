@@ -232,20 +232,37 @@ def test_what_is_evicted_is_a_miss(store):
         assert store.get(name) in ((values[name],) if name in there else (b"", values[name]))
 
 
+def stored_at(store, name, nbytes):
+    """Stores zeros, and says where: the room of a put session stays writable."""
+    assert store.batch_put_session_start([name], [nbytes]) == [0]
+    room = (ctypes.c_char * nbytes).from_buffer(store._writing[name.encode()].group.batch[0])
+    where = ctypes.addressof(room)
+    del room
+    assert store.batch_put_session_end([name]) == [0]
+    return where
+
+
 def test_a_flipped_byte_is_never_handed_out(own_node):
     """Known failure 40: with verify="always" a value whose bytes changed in the pool is a failure, then a miss."""
     store = set_up(own_node, verify="always")
-    store.batch_put_session_start(["k"], [8192])
-    room = (ctypes.c_char * 8192).from_buffer(store._writing[b"k"].group.batch[0])
-    where = ctypes.addressof(room)
-    del room
-    store.batch_put_session_end(["k"])
+    where = stored_at(store, "k", 8192)
     assert store.get("k") == bytes(8192)
     ctypes.memset(where + 5000, 1, 1)
     memory = Memory(8192)
     assert store.get("k") == b"" and store.get_into("k", memory.ptr, 8192) == MISSING
     assert store.counts["data_loss"] >= 1
     assert store.upsert("k", b"good") == 0 and store.get("k") == b"good"
+    store.close()
+
+
+def test_what_has_more_room_than_it_needs_is_no_failure(own_node):
+    """Where another key of the batch is one, that alone is counted."""
+    store = set_up(own_node, verify="always")
+    ctypes.memset(stored_at(store, "damaged", 8192) + 5000, 1, 1)
+    assert store.put("sound", bytes(100)) == 0
+    memory, room = Memory(8192), Memory(8192)
+    assert store.batch_get_into(["damaged", "sound"], [memory.ptr, room.ptr], [8192, 8192]) == [MISSING, 100]
+    assert store.counts == {"data_loss": 1}
     store.close()
 
 

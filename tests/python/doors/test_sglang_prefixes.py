@@ -5,6 +5,7 @@ Run by `make test-engines ENGINE=sglang`.
 
 import logging
 
+import kvist
 from sglang_rig import (  # noqa: F401
     PAGE,
     PoolName,
@@ -82,3 +83,23 @@ def test_without_prefix_keys_pages_stand_for_themselves(make, node, caplog):
     wipe(pool)
     assert all(backend.batch_get_v1(keys, indices))
     assert equal(pool.kv_buffer[:, : 12 * PAGE], original[:, : 12 * PAGE])
+
+
+def test_a_page_that_cannot_hang_on_what_is_before_it_is_not_begun_after_the_deadline(make, monkeypatch):
+    """What came before it was stored without its depth, so that it is stored by itself: as long as there is time."""
+    from kvist.sglang._backend import _Before
+
+    pool = mha_pool()
+    backend = make(pool)
+    fill(pool, 1)
+    keys, indices = hashes(8), pool.alloc(8 * PAGE)
+    assert all(backend.batch_set_v1(keys[:4], indices[: 4 * PAGE]))
+    now, here = backend._pool("kv")
+    space = now.space()
+    before_them = kvist.Digests(bytes(space.digests(keys[4:])), 4, space.digests(keys[3:4])[0])
+    blocks = here.pages.blocks(indices[4 * PAGE :])[0]
+    monkeypatch.setattr("kvist.sglang._backend._left", lambda until: 5.0)
+    asked = []
+    arguments = now.link, space, before_them, blocks, here.own[0], _Before(4, keys[3]), asked.append
+    assert backend._put(*arguments, 0.0) == [False, True, True, True] and not asked
+    assert backend.counts == {"deadline_exceeded": 1}
