@@ -12,8 +12,8 @@ Sides, each a process of its own that waits while another is at work:
 A figure is the median over rounds of the median call of that round. The first ratio is the median over rounds of the best other
 side's figure to kvist's. The second is the same of the tenth fastest call of a hundred: what calls cost while nothing else wants
 the processors. The third is that of the calls a second, in which a call that the system kept waiting weighs by its length.
-Pools are touched once before anything is timed; reads walk over more than the
-last-level cache holds; every round's last call is compared byte by byte, untimed. Without the real package
+
+Pools are touched once before anything is timed; reads walk over more than the last-level cache holds; every round's last call is compared byte by byte, untimed. Without the real package
 (make test-engines ENGINE=mooncake makes build/venv-mooncake) only kvist is measured, which is said.
 """
 
@@ -75,7 +75,11 @@ class Side:
             self.store = module.MooncakeDistributedStore()
             metadata, master, client = arguments
             if kind == "shm":
-                code = self.store.setup_dummy(SOURCE + OUT + POOL, 128 * MIB, f"{LO}:{client}")
+                end = time.monotonic() + 20  # the client listens before it has its memory
+                while (code := self.store.setup_dummy(SOURCE + OUT + POOL, 128 * MIB, f"{LO}:{client}")) != 0:
+                    if time.monotonic() > end:
+                        break
+                    time.sleep(0.1)
             else:
                 segment = POOL if kind == "same-process" else 0
                 code = self.store.setup(LO, metadata, segment, 128 * MIB, "tcp", "", master)
@@ -255,7 +259,6 @@ class Asked:
             flags = [f"--host={LO}", f"--port={client}", f"--global_segment_size={POOL}", f"--master_server_address={master}"]
             self.spawn(stack, where + "client", *flags, f"--metadata_server={url}", "--threads=2", piped=False)
             self.wait_for(client)
-            time.sleep(1)
         elif self.kind == "two-process":
             provider = self.spawn(stack, sys.executable, __file__, "--provider", url, master)
             provider.stdout.readline()
@@ -267,13 +270,17 @@ class Asked:
             with contextlib.suppress(OSError), socket.create_connection((LO, int(port)), timeout=1):
                 return
             time.sleep(0.05)
-        self.line()
+        sys.exit(f"{self.kind}: nothing listens at port {port} within 20 s: {self.logged()}")
+
+    def logged(self) -> str:
+        """The end of what the process that was started last has logged."""
+        self.log.seek(0)
+        return self.log.read()[-2000:]
 
     def line(self) -> str:
         text = self.process.stdout.readline()
         if not text:
-            self.log.seek(0)
-            sys.exit(f"{self.kind} ended with {self.process.wait()}: {self.log.read()[-2000:]}")
+            sys.exit(f"{self.kind} ended with {self.process.wait()}: {self.logged()}")
         return text
 
     def run(self, op: str, calls: int) -> list[float]:

@@ -6,7 +6,8 @@ For each layout and page size four sides take turns on one node: `door`, batch_s
 (keys as text, host_indices as a tensor); `batch`, Kvist's own put and get of the same pages of the same pool, names and page
 numbers ready; `copy`, the same pages copied by numpy within the process, piece by piece, which is the ceiling; `file`,
 SGLang's own HiCacheFile on the temporary folder, by its v2 calls (it has no v1). A put stores pages that are not there yet.
-A figure is of the median call, in GB/s; the ratio door / batch is that of these.
+A figure is of the median call, in GB/s; the ratio door / batch is that of these. `names` is what the door has to do before that
+call of Kvist's own, names from keys and page numbers from indices, by itself: microseconds of processor time.
 Bytes that were read are compared, untimed. `--shm` makes the host pools in shared memory, as SGLang's allocator "shm" does.
 """
 
@@ -139,6 +140,13 @@ class Case:
             piece[target.numpy()] = 0
         return took
 
+    def names(self, number: int) -> float:
+        """Seconds of this thread's processor time."""
+        keys = self.keys("names", number)
+        begun = time.thread_time()
+        self.space.digests(keys), self.pages.blocks(self.source)
+        return time.thread_time() - begun
+
     def copy(self) -> float:
         source, target = ((indices[::PAGE] // PAGE).tolist() for indices in (self.source, self.target))
         pairs = [(piece[t], piece[s]) for s, t in zip(source, target) for piece in self.pieces]
@@ -187,19 +195,20 @@ def main() -> None:
                 if "rank" in shape and layout == "page_head":
                     continue
                 case = Case(node, shape, layout, "shm" if options.shm else "default", None if options.quick else folder)
+                names_us = statistics.median(case.names(number) for number in range(options.rounds + 2)) * 1e6
                 for op, sides in measure(case, options.rounds).items():
                     rates = {side: case.bytes / statistics.median(values) / 1e9 for side, values in sides.items() if values}
                     ratio = rates["door"] / rates["batch"]
                     worst[op] = min(worst[op], ratio)
                     told = {"bench": "sglang", "op": op, "pool": name, "layout": layout, "page_bytes": case.pages.page_bytes,
-                            "pages": PAGES, "pieces": len(case.pieces), "door_over_batch": round(ratio, 3),
+                            "pages": PAGES, "pieces": len(case.pieces), "door_over_batch": round(ratio, 3), "names_us": round(names_us, 1),
                             "load": round(os.getloadavg()[0], 1), **{f"{side}_GBps": round(rate, 3) for side, rate in rates.items()}}
                     if options.json:
                         print(json.dumps(told), flush=True)
                     else:
                         print(f"{op}  {name:30} {layout:18} {case.pages.page_bytes >> 10:5} KiB in {len(case.pieces):3} pieces  "
                               + "  ".join(f"{side} {rate:6.2f}" for side, rate in rates.items())
-                              + f" GB/s  door/batch {ratio:.2f}", flush=True)
+                              + f" GB/s  door/batch {ratio:.2f}  names {names_us:.0f} us", flush=True)
                 case.door.clear()
                 case.door.close()
                 if case.file is not None:
