@@ -142,7 +142,8 @@ class _Process:
         self._reaping = threading.RLock()
         self._logging = threading.Lock()
         self._line = ""
-        self._failure: BaseException | None = None
+        self._failure: BaseException | None = None  # it was not started
+        self._lack: BaseException | None = None  # it was, and had to be ended, whatever it answered to that
         self.pid = -1
         self.returncode: int | None = None
         self._thread = threading.Thread(target=self._run, name="kvist-node", daemon=True)
@@ -161,6 +162,8 @@ class _Process:
             raise DeadlineExceeded(f"the node was not ready within {timeout} s; what it said: {self._said()}")
         if not self._line:
             self._ended.wait(timeout)
+            if self._lack:
+                raise ResourceExhausted(f"nobody could follow the node that was started, so it was ended: {self._lack!r}")
             raise _failed_start(self.returncode, self._said())
         return self._line
 
@@ -214,7 +217,7 @@ class _Process:
         try:
             self._follow(ends[0], ends[2])
         except BaseException as failure:  # no thread or memory for it: it would end with this thread anyway
-            self._last.append(repr(failure))
+            self._lack = failure
             self._signal(signal.SIGTERM)
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with self._reaping:
@@ -256,7 +259,7 @@ class _Process:
 
 def _failed_start(returncode: int | None, said: str) -> Error:
     # `kvist node` ends with 2 for what was given wrongly and with 1 for what it found wrong, which is the socket, the admin
-    # address or a file, if it is not memory. A signal, or the end that we told it, comes of a lack of memory or threads.
+    # address or a file, if it is not memory. A signal comes of a lack of memory.
     if returncode == 2:
         return InvalidArgument(f"the node cannot start so: {said}")
     lack = r"(MemAvailable|memory limit of .+) leaves |has no memory for|huge pages are required|shared memory"
