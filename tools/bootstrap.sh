@@ -12,7 +12,7 @@ source "$(dirname "$0")/say.sh"
 
 packages_of() {
   case "$1" in
-    build) echo g++ cmake ninja-build ccache pkgconf zlib1g-dev libxxhash-dev nlohmann-json3-dev libcli11-dev libcpp-httplib-dev libyaml-dev libgtest-dev ;;
+    build) echo g++ cmake ninja-build ccache pkgconf zlib1g-dev libxxhash-dev nlohmann-json3-dev libcli11-dev libcpp-httplib-dev libyaml-dev liburing-dev libgtest-dev ;;
     format) echo clang-format-14 ;;
     lint) echo clang-tidy-14 ;;
     fuzz) echo clang-14 libclang-rt-14-dev llvm-14 ;;
