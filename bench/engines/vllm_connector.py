@@ -56,22 +56,23 @@ HOOKS = (
 ).split()
 
 
-class SwitchedConnector(KvistConnector):
-    """The connector, or with `on` false a null one, from step to step."""
+class BenchConnector(KvistConnector):
+    """The connector as it is; vLLM finds it by this module's name."""
 
-    on = True
 
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        return super().get_num_new_matched_tokens(request, num_computed_tokens) if self.on else (0, False)
-
-    def build_connector_meta(self, scheduler_output: Any) -> Any:
-        return super().build_connector_meta(scheduler_output) if self.on else IDLE
-
-    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
-        return super().get_transfer_results(finished_req_ids) if self.on else _nothing()
-
-    def get_kv_connector_stats(self) -> Any:
-        return super().get_kv_connector_stats() if self.on else None
+# What a null connector answers to the hooks of a step.
+NULL: dict[str, Any] = {
+    "get_num_new_matched_tokens": lambda *_: (0, False),
+    "build_connector_meta": lambda *_: IDLE,
+    "update_connector_output": lambda *_: None,
+    "get_transfer_results": lambda *_: _nothing(),
+    "get_kv_connector_stats": lambda: None,
+    "handle_preemptions": lambda *_: None,
+    "start_load_kv": lambda *_, **__: None,
+    "wait_for_save": lambda: None,
+    "get_block_ids_with_load_errors": set,
+    "build_connector_worker_meta": lambda: None,
+}
 
 
 def _nothing() -> Any:
@@ -102,7 +103,7 @@ class Bench:
             kv_cache_memory_bytes=1 << 30,
             disable_log_stats=True,
             kv_transfer_config={
-                "kv_connector": "SwitchedConnector",
+                "kv_connector": "BenchConnector",
                 "kv_connector_module_path": "bench_engines_vllm",
                 "kv_role": "kv_both",
                 "kv_load_failure_policy": "recompute",
@@ -121,6 +122,7 @@ class Bench:
         self.rounds = rounds
         self.random = random.Random(1)
         self.count = 0
+        self.real: dict[tuple[Any, str], Any] = {}  # hooks that a null one stands in for now
 
     def _total(self, counters: Any) -> None:
         """The engine takes what was counted at every step: keeps the sums."""
@@ -140,7 +142,13 @@ class Bench:
         return [self.random.randrange(10, self.vocabulary - 10) for _ in range(count)]
 
     def switch(self, on: bool) -> None:
-        self.scheduler.on = self.worker.on = on
+        for side in (self.scheduler, self.worker):
+            for name, null in NULL.items():
+                if on and (side, name) in self.real:
+                    setattr(side, name, self.real.pop((side, name)))
+                elif not on and (side, name) not in self.real:
+                    self.real[side, name] = getattr(side, name)
+                    setattr(side, name, null)
 
     def generate(self, prompts: list[list[int]], tokens: int, step: Any = None) -> tuple[float, float]:
         """Seconds to the first token of the first prompt, and in all. step: called before each step."""

@@ -344,10 +344,11 @@ class Scheduler:
 
     def answered(self, output: Any) -> None:
         """The workers' answer to a step: what they loaded is read, what they could not load is not in the engine."""
-        bad = output.invalid_block_ids
+        bad, done = output.invalid_block_ids, output.kv_connector_worker_meta
+        if done is None and not bad and not output.finished_recving:
+            return  # as of most steps
         if bad:
             self._acked += 1
-        done = output.kv_connector_worker_meta
         while isinstance(done, Done) and self._steps and self._steps[0][0] <= done.step:
             _, landed, begun = self._steps.popleft()
             for flight in landed:

@@ -75,12 +75,14 @@ class KvistStats(KVConnectorStats):
 
 
 class Counters:
-    """Where one side of the connector counts; take() hands it to the engine. One thread."""
+    """Where one side of the connector counts; take() hands it to the engine. One thread. failures: gives the link's counts, of
+    which the new ones are counted here."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: Callable[[], dict[str, int] | None] = lambda: None) -> None:
+        self.failures = failures
         self._stats = KvistStats()
         self._dirty = False
-        self._calls = 0
+        self._left = EVERY  # calls of take()
         self._failures: dict[str, int] = {}
 
     def add(self, name: str, by: int = 1) -> None:
@@ -99,13 +101,13 @@ class Counters:
         if len(values) < _MOST_TIMES:
             values.append(seconds)
 
-    def take(self, failures: Callable[[], dict[str, int] | None]) -> KvistStats | None:
-        """Called in every step. What was counted since the last time; None: nothing, or too early to tell. failures:
-        gives the link's counts, of which the new ones go in."""
-        self._calls += 1
-        if self._calls % EVERY:
+    def take(self) -> KvistStats | None:
+        """Called in every step. What was counted since the last time; None: nothing, or too early to tell."""
+        self._left -= 1
+        if self._left:
             return None
-        counts = failures() or {}
+        self._left = EVERY
+        counts = self.failures() or {}
         for reason, number in counts.items():
             more = number - self._failures.get(reason, 0)
             if more > 0:

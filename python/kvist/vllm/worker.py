@@ -22,7 +22,6 @@ from kvist.vllm.stats import Counters
 from kvist.vllm.step import Done, Load, Name, Save, Step
 
 _WHOLE = (kvist.Code.UNAVAILABLE, kvist.Code.FAILED_PRECONDITION)
-_ASK = 8  # steps between two looks at stores that nobody waits for
 _RATE = float(1 << 30)  # bytes a second that a step's stores are allowed to take to copy, at least
 _GRACE = 5.0  # seconds behind its deadline after which a load is given up by us
 
@@ -34,6 +33,8 @@ def _slice(chain: kvist.Digests, start: int, count: int) -> kvist.Digests:
 class HostPages:
     """KV tensors in host memory: the pool copies from and into them itself. What KV tensors elsewhere have too: the worker
     calls this and nothing else (kvist/vllm/worker_cuda.py is the other one)."""
+
+    ask = 32  # steps between two looks at stores that nobody waits for; they go on without
 
     def __init__(self, columns: list[kvist.Pages | None]) -> None:
         self._columns = columns
@@ -67,6 +68,9 @@ class HostPages:
     def advance(self, finished: list[kvist.Submitted]) -> list[Any]:
         """What came out of Client.poll(); returns the calls that are done now."""
         return finished
+
+    def forget(self) -> None:
+        """The client that calls went to is closed: they end no more, and nothing of theirs is touched any more."""
 
     def _pages(self, column: int) -> kvist.Pages:
         pages = self._columns[column]
@@ -110,7 +114,7 @@ class Worker:
         self._errors: set[int] = set()
         self._reports = 0  # of bad blocks, to the scheduler
         self._poisoned = 0  # nothing is stored until the scheduler has acted on this report
-        self._asked = 0
+        self._ask_in = 0  # steps
         self._copied = 0  # bytes of this step's stores
         self._step = 0  # with work, not told of yet
         self._done: dict[int, tuple[int, int]] = {}  # answers to saves: workers and positions
@@ -146,7 +150,7 @@ class Worker:
         else:
             raise layout.UnknownLayout(f"KV tensors on {', '.join(sorted(devices))}")
 
-    def before_step(self) -> None:
+    def before_step(self, _: Any = None) -> None:
         """A step begins that may overwrite blocks of requests that ended or were preempted."""
         if self._puts and self._pages is not None:
             self._pages.before_step()
@@ -236,11 +240,12 @@ class Worker:
             return True
         if not self._puts:
             return False
-        self._asked += 1
-        return bool(self._open) or self._asked % _ASK == 0 or len(self._puts) * 2 > self.settings.max_saves
+        self._ask_in -= 1
+        return self._ask_in <= 0 or bool(self._open)
 
     def finished(self) -> tuple[set[str], set[str]]:
         """Asynchronous loads that are over, each told once, and which of them failed without saying which blocks."""
+        self._ask_in = self._pages.ask
         done: set[str] = set()
         failed: set[str] = set()
         self._poll()
@@ -296,6 +301,8 @@ class Worker:
             if why is not None:
                 self._drop(step.saves[i + 1 :], why)
                 break
+        if len(self._puts) * 2 > self.settings.max_saves:
+            self._ask_in = 0
         self.counters.time("save_seconds", time.monotonic() - began)
 
     def _save(self, space: kvist.Space, save: Save, began: float) -> str | None:
@@ -432,10 +439,13 @@ class Worker:
 
     def _forget_puts(self) -> None:
         """Another client has taken the place of the one that they went to, whose calls come out of nowhere any more."""
+        assert self._client is not None
+        self._client.close()  # from here on it touches nobody's memory
         for put in self._puts.values():
             self.counters.because("dropped_blocks", "unanswered", len(put.call.results))
             self._answer(put.number, 0)
         self._puts.clear()
+        self._pages.forget()
 
     def _check(self, space: kvist.Space, results: Any) -> None:
         """Counts what failed, and sees to it where that was the whole call."""

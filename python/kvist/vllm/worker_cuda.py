@@ -126,6 +126,8 @@ class _Staging:
 class StagedPages:
     """KV tensors on a device behind the interface of HostPages (kvist/vllm/worker.py). One thread."""
 
+    ask = 1  # what is staged moves on with advance() only
+
     def __init__(self, columns: list[list[torch.Tensor]], streams: Any, staging_bytes: int = STAGING_BYTES) -> None:
         self._arrays, self._streams = columns, streams
         self._bytes = [sum(array.shape[1] for array in arrays) for arrays in columns]
@@ -214,6 +216,13 @@ class StagedPages:
             self._put(piece, done)
         self._start_reads(done)
         return done
+
+    def forget(self) -> None:
+        """The client that calls went to is closed: what waits for it gets no answer, and gives its places back."""
+        for waiting in (self._reading, self._putting):
+            for _, piece in list(waiting.values()):
+                self._through(piece, [kvist.Code.UNAVAILABLE] * len(piece.ids), None)
+            waiting.clear()
 
     def _rows(self, staging: _Staging, places: list[int]) -> torch.Tensor:
         return staging.rows[places[0] : places[0] + len(places)] if _in_a_row(places) else staging.rows[places]

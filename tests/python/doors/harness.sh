@@ -88,7 +88,7 @@ for name; do
       scenario=faults n=8
       more=(--rounds 4 --fault-cmd "kill -9 $node; sleep 1; $kvist node --memory 1GiB --socket $folder/k.sock --admin none >/dev/null 2>&1 & echo \$! > $folder/pid; sleep 12")
       ;;
-    ttft) n=0 more=(--context 3896 --min-ratio 10 --timeout 170) ;;
+    ttft) n=0 more=(--context 3896 --turn 32 --min-ratio 10 --timeout 170) ;; # few new tokens: the rest of a turn is computed either way
     concurrent | abort) more=(--blocks 60 --max-len 1024 --shared 200 --tokens 60) ;;
   esac
   [[ $mode == three ]] || more+=(--inproc)

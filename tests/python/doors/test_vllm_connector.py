@@ -484,8 +484,10 @@ def test_a_put_of_a_client_that_was_replaced_is_answered(folder, extra):
         rig.serve("a", prompt(100))
         worker = rig.workers[0].connector._worker
         put = workers._Put(worker.names.link.space(), types.SimpleNamespace(results=[None] * 3), 77, 3, 1)
-        worker._puts, worker._open, worker._client = {0: put}, {77: (1, 3)}, object()
+        replaced = kvist.Client(extra["socket"])
+        worker._puts, worker._open, worker._client = {0: put}, {77: (1, 3)}, replaced
         worker._poll()
+        assert replaced.closed, "it could go on writing into memory that is somebody else's now"
         assert worker._done[77] == (1, 0) and not worker._open and not worker._puts
         assert worker.counters._stats.data["reason"]["dropped_blocks"] == {"unanswered": 3}
 

@@ -7,6 +7,7 @@ import time
 import warnings
 
 import pytest
+from conftest import identity, stopped
 
 pytest.importorskip("torch", reason="needs torch: make test-engines ENGINE=vllm")
 pytestmark = pytest.mark.filterwarnings("default")
@@ -152,3 +153,18 @@ def test_a_node_that_is_gone_ends_every_call(client, space):
         finish(mine, pages, calls)
         assert not any(code == kvist.Code.OK for call in calls for code in call.results)
         assert len(pages._staging[0].free) == 4
+
+
+def test_a_client_that_is_replaced_leaves_no_place_taken(node):
+    with node.client() as gone:
+        theirs = gone.open(identity(BLOCK))
+        chain = theirs.digests([b"%d" % i for i in range(6)])
+        pages = staged(device(), 8, late=0)
+        with stopped(node):
+            call = pages.begin_write(theirs, chain, 0, [1, 2, 3, 4, 5, 6], 0, "", 5.0)
+            pages.advance([])
+            assert len(pages._putting) == 1 and len(pages._staging[0].free) == 2
+            gone.close()
+        pages.forget()
+    assert sorted(pages._staging[0].free) == list(range(8))
+    assert call.done and set(call.results) == {kvist.Code.UNAVAILABLE} and not pages._putting
