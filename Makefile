@@ -17,11 +17,13 @@ SECONDS_EACH ?= 60
 # `make test-engines ENGINE=vllm WHICH=all`: which engine, and fast, slow or all tests. `make run ENGINE=1`: the engine demonstration.
 ENGINE ?=
 WHICH ?= fast
+# `make bench-disk DIRECTORY=/mnt/nvme`: on which file system.
+DIRECTORY ?= /var/tmp
 PREFIX ?= /usr/local
 DESTDIR ?=
-export JOBS TEST_JOBS TRACE SECONDS_EACH ENGINE WHICH PREFIX DESTDIR
+export JOBS TEST_JOBS TRACE SECONDS_EACH ENGINE WHICH DIRECTORY PREFIX DESTDIR
 
-.PHONY: help run test build test-all test-engines bench bench-peers bench-python mutate fuzz docs format lint install wheel clean
+.PHONY: help run test build test-all test-engines bench bench-disk bench-peers bench-python mutate fuzz docs format lint install wheel clean
 
 help: ## Show this list
 	@echo "Kvist: one pool of KV-cache blocks for the LLM engines of a host."
@@ -57,6 +59,10 @@ test-engines: ## Run the doors' tests on real engines (ENGINE=vllm, sglang, lmca
 
 bench: build ## Measure this machine: `kvist bench all`, each figure beside its ceiling
 	@build/kvist bench all
+
+bench-disk: build ## Measure the disk tier's store beside fio (DIRECTORY=/var/tmp: where it writes some GiB)
+	@tools/bootstrap.sh bench
+	@build/kvist bench disk --directory "$(DIRECTORY)"
 
 bench-peers: build ## Measure Kvist beside Mooncake Store on this machine, in turns, and print the table
 	@tools/bench_peers.sh

@@ -2,7 +2,7 @@
 # Installs the Debian packages that a step of the Makefile needs and that are missing; without any missing it does
 # nothing and needs neither network nor rights.
 #
-#   tools/bootstrap.sh build [format] [lint] [fuzz] [python] [extension] [peers]
+#   tools/bootstrap.sh build [format] [lint] [fuzz] [python] [extension] [bench] [peers]
 #
 # As root it installs directly. As a user it tries `sudo -n` (which never asks), for this step only; where that cannot
 # be, it prints the command to paste and ends with 1. Nothing is ever removed or upgraded (--no-remove, only missing
@@ -18,8 +18,9 @@ packages_of() {
     fuzz) echo clang-14 libclang-rt-14-dev llvm-14 ;;
     python) echo python3 python3-venv ;;
     extension) echo python3 python3-venv libpython3-dev ;;
+    bench) echo fio ;;
     peers) echo libibverbs1 libnuma1 libcurl4 ;;
-    *) die "unknown group '$1'; there are: build format lint fuzz python extension peers" ;;
+    *) die "unknown group '$1'; there are: build format lint fuzz python extension bench peers" ;;
   esac
 }
 
@@ -28,7 +29,7 @@ for group in "$@"; do
   read -ra more <<<"$(packages_of "$group")"
   wanted+=("${more[@]}")
 done
-[[ ${#wanted[@]} -gt 0 ]] || die "name at least one group: build format lint fuzz python extension peers"
+[[ ${#wanted[@]} -gt 0 ]] || die "name at least one group: build format lint fuzz python extension bench peers"
 
 if ! command -v dpkg-query >/dev/null; then
   # Another distribution: the compiler and CMake will say what they miss.

@@ -14,9 +14,9 @@ struct Named {
   Status (*run)(const Options&);
 };
 constexpr Named kBenches[] = {
-    {"get", bench_get},           {"put", bench_put},         {"inplace", bench_inplace},
-    {"batch", bench_batch},       {"prefix", bench_prefix},   {"full", bench_full},
-    {"metadata", bench_metadata}, {"clients", bench_clients}, {"start", bench_start},
+    {"get", bench_get},       {"put", bench_put},   {"inplace", bench_inplace},   {"batch", bench_batch},
+    {"prefix", bench_prefix}, {"full", bench_full}, {"metadata", bench_metadata}, {"clients", bench_clients},
+    {"start", bench_start},   {"disk", bench_disk},
 };
 
 nlohmann::ordered_json number(double value) {

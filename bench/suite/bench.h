@@ -54,10 +54,11 @@ struct Options {
   std::function<void(const std::string&)> progress;  // what is being done now
   uint32_t rounds = 25;                              // of interleaved cases; at least 20
   uint64_t large = 10'000'000;                       // resident blocks of the larger cases
+  std::string directory = "/var/tmp";                // for the disk's
 };
 
-// Names: get put inplace batch prefix full metadata clients start all. kInvalidArgument for another, with the list;
-// kResourceExhausted where this machine has not the memory for it.
+// Names: get put inplace batch prefix full metadata clients start disk all; all leaves out disk, which writes some GiB.
+// kInvalidArgument for another, with the list; kResourceExhausted where this machine has not the memory for it.
 Status run(std::string_view name, const Options& options);
 std::vector<std::string> names();
 

@@ -14,6 +14,7 @@ Status bench_large(const Options& options);     // inplace and prefix on the sam
 Status bench_full(const Options& options);      // put into a pool that evicts, beside one that does not
 Status bench_metadata(const Options& options);  // bytes a block
 Status bench_clients(const Options& options);   // two client processes beside one; an idle node
+Status bench_disk(const Options& options);      // the segment store beside fio
 Status bench_start(const Options& options);     // 8 GiB: ready, populated
 
 }  // namespace kvist::bench

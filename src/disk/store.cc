@@ -395,6 +395,7 @@ void Store::poll() {
   done_.clear();
   engine_->reap(&done_);
   for (const IoDone& done : done_) io_done(done.tag, done.result);
+  absorb_arrived();
   const uint64_t linger = static_cast<uint64_t>(options_.write_linger.count());
   for (const auto& directory : directories_) {
     directory->workers->run_done();
@@ -507,6 +508,9 @@ std::vector<DirectoryReport> Store::directories() const {
     report.state = directory->health.state();
     report.capacity_bytes = directory->options.capacity_bytes;
     report.file_bytes = directory->file_bytes;
+    for (const auto& [sequence, segment] : segments_) {
+      if (segment->directory == directory.get()) report.live_bytes += segment->live_bytes;
+    }
     report.queued_reads = directory->queue.size();
     report.transfers = directory->reads_in_flight + directory->writes_in_flight;
     reports.push_back(std::move(report));

@@ -129,7 +129,7 @@ struct StoreStats {
 struct DirectoryReport {
   std::string path, why_not_direct, reason;  // reason: of a state that is not kServing
   DiskState state = DiskState::kServing;
-  uint64_t capacity_bytes = 0, file_bytes = 0, queued_reads = 0, transfers = 0;
+  uint64_t capacity_bytes = 0, file_bytes = 0, live_bytes = 0, queued_reads = 0, transfers = 0;
 };
 
 class Store {
@@ -228,6 +228,7 @@ class Store {
   void pump_reads(Directory& directory);
   bool issue_piece(Directory& directory, ReadOp& op);
   void piece_done(std::unique_ptr<Io> io, int64_t result);
+  void absorb_arrived();
   void absorb(ReadOp& op);
   void end_read(ReadOp& op, StatusCode code);
   void release_read(ReadOp& op);
@@ -287,6 +288,7 @@ class Store {
   std::unordered_map<uint64_t, std::unique_ptr<ReadOp>> reads_;  // by arrival
   uint64_t staged_bytes_ = 0;                                    // of buffers, for writes
   std::vector<IoDone> done_;
+  std::vector<uint64_t> arrived_;  // reads with pieces that were not looked at yet
   bool closing_ = false;
 
   SpaceTable table_;

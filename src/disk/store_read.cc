@@ -122,12 +122,25 @@ void Store::piece_done(std::unique_ptr<Io> io, int64_t result) {
     directory.health.note_read(piece.bytes, took_ns, now_ns - std::max(directory.last_read_ns, io->started_ns));
     directory.last_read_ns = now_ns;
     piece.ready = true;
-    absorb(op);
+    arrived_.push_back(op.arrival);
   } else {
     note_error(directory, false, error);
     end_read(op, StatusCode::kDataLoss);
   }
   release_read(op);
+}
+
+// Verifying is left until the device has its next transfers.
+void Store::absorb_arrived() {
+  if (arrived_.empty()) return;
+  pump();
+  for (size_t i = 0; i < arrived_.size(); ++i) {
+    const auto found = reads_.find(arrived_[i]);
+    if (found == reads_.end()) continue;
+    absorb(*found->second);
+    release_read(*found->second);
+  }
+  arrived_.clear();
 }
 
 // What arrived in order goes to its ranges, and into the checksum on the way.

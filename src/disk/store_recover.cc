@@ -154,6 +154,10 @@ void Store::keep_within_capacity(Directory& directory) {
 void Store::load_segment(Segment& segment, const std::unordered_set<uint32_t>& known, std::span<std::byte> buffer) {
   std::vector<Record> records;
   if (!read_footer(segment, buffer, &records)) scan(segment, buffer, &records);
+  if (records.empty()) {  // it was opened, and nothing came of it
+    free_segment(segment);
+    return;
+  }
   ++stats_.recovered_segments;
   for (const Record& record : records) {
     next_generation_ = std::max(next_generation_, record.generation + 1);

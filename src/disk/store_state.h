@@ -111,6 +111,8 @@ struct Store::Directory {
   std::unique_ptr<Group> group;
   std::deque<std::unique_ptr<Io>> writes;  // that wait for the depth
   uint64_t write_bytes = 0;                // waiting and under way
+  uint64_t accepted_bytes = 0;             // of records, ever
+  double share_written() const { return static_cast<double>(accepted_bytes) / static_cast<double>(options.capacity_bytes); }
   uint32_t writes_in_flight = 0, reads_in_flight = 0;
 
   std::map<ReadOp::Key, ReadOp*> queue;  // with pieces that were not issued

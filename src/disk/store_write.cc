@@ -35,7 +35,7 @@ Status Store::write(const Record& record, std::span<const ConstRange> from, uint
   return write_record(record, from, tag, nullptr);
 }
 
-// Those that take writes, the least loaded first.
+// Those that take writes, the least loaded first; of idle ones the one that got the least for its capacity.
 std::vector<Store::Directory*> Store::directories_for_write(Status* why_not) {
   std::vector<Directory*> able;
   for (const auto& directory : directories_) {
@@ -46,8 +46,10 @@ std::vector<Store::Directory*> Store::directories_for_write(Status* why_not) {
                              ": " + directory->health.reason());
     }
   }
-  std::stable_sort(able.begin(), able.end(),
-                   [](const Directory* a, const Directory* b) { return a->write_bytes < b->write_bytes; });
+  std::sort(able.begin(), able.end(), [](const Directory* a, const Directory* b) {
+    if (a->write_bytes != b->write_bytes) return a->write_bytes < b->write_bytes;
+    return a->share_written() < b->share_written();
+  });
   return able;
 }
 
@@ -84,6 +86,7 @@ Status Store::write_record(const Record& wanted, std::span<const ConstRange> fro
   group.items.push_back({record, tag, moved_for});
   group.used = start + record.length;
   ++group.segment->accepted;
+  directory->accepted_bytes += record.length;
   (reason == For::kUser ? stats_.user_bytes : stats_.moved_bytes) += record.length;
   if (group.used >= group.header_bytes + kGroupFull || group.items.size() == group.slots ||
       place_of(group.used, record.length) + record.length > group.buffer.size()) {

@@ -200,7 +200,7 @@ TEST_F(DiskFaults, ADeviceThatAnswersLateIsBypassed) {
   faults_.hold = true;
   const uint64_t tag = write(5, 4096);
   store_->flush_writes();
-  store_->poll();
+  ASSERT_TRUE(until([&] { return faults_.held == 1; }));  // it has ended, and is told after the budget
   manual_clock_.advance(std::chrono::seconds(3));
   faults_.hold = false;
   ASSERT_TRUE(until([&] { return index_.written.contains(tag); }));

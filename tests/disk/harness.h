@@ -141,9 +141,11 @@ class Faults {
   int read_error = 0, write_error = 0;  // errno for completions; 0: none
   uint64_t only_reads_below = 0;        // reads of fewer bytes only, where it is not 0
   bool hold = false;                    // completions stay away
+  bool let_first = false;               // of two that are held, the one in front in the file may come, once
   bool hold_reads = false;              // reads do not begin
   bool flip_read_bits = false;          // one bit of each read
   bool short_transfers = false;         // of more than a page: the first half of its pages only
+  size_t held = 0;                      // completions that stay away now
   uint64_t reads = 0, writes = 0;       // that were submitted
   std::vector<IoRequest> order;         // of submission
 
@@ -177,7 +179,17 @@ class Faults {
       }
       real_->push();
       real_->reap(&held_);
-      if (faults_->hold) return;
+      faults_->held = held_.size();
+      if (faults_->hold) {
+        if (!faults_->let_first || held_.size() < 2) return;
+        const auto front = std::min_element(held_.begin(), held_.end(), [this](const IoDone& a, const IoDone& b) {
+          return by_tag_.at(a.tag).offset < by_tag_.at(b.tag).offset;
+        });
+        done->push_back(*front);
+        held_.erase(front);
+        faults_->let_first = false;
+        return;
+      }
       for (IoDone& ended : held_) {
         const IoRequest& request = by_tag_.at(ended.tag);
         const bool is_read = request.kind == IoKind::kRead;

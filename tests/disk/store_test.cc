@@ -299,6 +299,41 @@ TEST_F(DiskStore, AReadEndsByItsDeadlineThoughTheDeviceDoesNot) {
   EXPECT_EQ(read(0), StatusCode::kOk);
 }
 
+// The same for a block of several transfers, of which one comes after the deadline and the other one later still.
+TEST_F(DiskStore, ALatePieceOfABlockGoesNowhere) {
+  options_.wrap_engine = faults_.wrap();
+  clock_ = &manual_clock_;
+  ASSERT_TRUE(open().ok());
+  write_all(0, 1, (1 << 20) + (1 << 19));
+  faults_.hold = true;
+  const Record record = index_.records.at(name_of(0));
+  std::vector<std::byte> memory(record.length, std::byte{0xee});
+  const Range to = {memory.data(), memory.size()};
+  ASSERT_TRUE(store_
+                  ->read({.at = record.at,
+                          .length = record.length,
+                          .checksum = record.checksum,
+                          .to = {&to, 1},
+                          .deadline_ns = deadline_in(std::chrono::milliseconds(50)),
+                          .tag = 1001})
+                  .ok());
+  store_->poll();
+  EXPECT_EQ(faults_.reads, 2u);
+  manual_clock_.advance(std::chrono::milliseconds(50));
+  store_->poll();
+  EXPECT_EQ(index_.read[1001], StatusCode::kDeadlineExceeded);
+  faults_.let_first = true;
+  ASSERT_TRUE(until([&] { return !faults_.let_first; }));
+  const auto untouched = [&] {
+    return std::all_of(memory.begin(), memory.end(), [](std::byte each) { return each == std::byte{0xee}; });
+  };
+  EXPECT_TRUE(untouched());
+  faults_.hold = false;
+  ASSERT_TRUE(until([&] { return store_->idle(); }));
+  EXPECT_TRUE(untouched());
+  EXPECT_EQ(read(0), StatusCode::kOk);
+}
+
 TEST_F(DiskStore, TooManyReadsAreRefusedEarly) {
   options_.wrap_engine = faults_.wrap();
   options_.read_depth = 2;
@@ -420,9 +455,10 @@ TEST_F(DiskStore, DefaultSegmentsAreTensOfMiB) {
 TEST_F(DiskStore, SeveralDirectoriesShareTheLoad) {
   options_.directories.push_back({folder_.path() + "/second", 32 * kMiB});
   ASSERT_TRUE(open().ok());
+  ASSERT_TRUE(until([&] { return store_->stats().free_segments >= 4; }));  // two lie ready in each
   write_all(0, 24, 1 << 19);
   const std::vector<DirectoryReport> reports = store_->directories();
-  for (const DirectoryReport& report : reports) EXPECT_GT(report.file_bytes, 2 * options_.segment_bytes) << report.path;
+  for (const DirectoryReport& report : reports) EXPECT_GT(report.live_bytes, 2 * kMiB) << report.path;
   EXPECT_EQ(readable(0, 24), 24u);
   const std::map<Digest, Record> before = index_.records;
   ASSERT_TRUE(reopen().ok());
