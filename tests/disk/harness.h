@@ -140,6 +140,7 @@ class Faults {
  public:
   int read_error = 0, write_error = 0;  // errno for completions; 0: none
   uint64_t only_reads_below = 0;        // reads of fewer bytes only, where it is not 0
+  uint64_t errors_left = ~uint64_t{0};  // how many completions of either kind get one
   bool hold = false;                    // completions stay away
   bool let_first = false;               // of two that are held, the one in front in the file may come, once
   bool hold_reads = false;              // reads do not begin
@@ -193,8 +194,8 @@ class Faults {
       for (IoDone& ended : held_) {
         const IoRequest& request = by_tag_.at(ended.tag);
         const bool is_read = request.kind == IoKind::kRead;
-        if (is_read && faults_->read_error != 0) ended.result = -faults_->read_error;
-        if (!is_read && faults_->write_error != 0) ended.result = -faults_->write_error;
+        const int error = is_read ? faults_->read_error : faults_->write_error;
+        if (error != 0 && faults_->errors_left > 0) ended.result = -error, --faults_->errors_left;
         if (is_read && faults_->flip_read_bits && ended.result > 0) request.data[ended.result / 2] ^= std::byte{1};
         done->push_back(ended);
       }
