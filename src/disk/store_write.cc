@@ -169,8 +169,9 @@ Status Store::open_segment(Directory& directory, For reason) {
     ++stats_.refused_busy;
     return resource_exhausted("disk: as much is being written as there are buffers for; try again, or raise the buffers");
   }
-  std::unique_ptr<Segment> owned = std::move(directory.free.back());
-  directory.free.pop_back();
+  // The one that has been free for the longest: files take turns.
+  std::unique_ptr<Segment> owned = std::move(directory.free.front());
+  directory.free.erase(directory.free.begin());
   Segment& segment = *owned;
   segment.sequence = next_sequence_++;
   segment.state = Segment::State::kOpen;
