@@ -80,7 +80,7 @@ wire::Builder hello(const Introduction& introduction) {
   fixed.token_bytes = static_cast<uint16_t>(introduction.token.size());
   fixed.domain_bytes = static_cast<uint16_t>(introduction.domain.size());
   fixed.name_bytes = static_cast<uint16_t>(introduction.name.size());
-  fixed.features = wire::kRoomBell;
+  fixed.features = wire::kRoomBell | wire::kFollowsRestart;
   wire::Builder packet;
   packet.start(wire::MessageType::kHello, 0);
   packet.add(fixed);

@@ -85,6 +85,7 @@ StatusOr<NodeMemory> map_node_memory(const wire::Welcome& welcome, const std::ar
   memory.page_bytes = page_bytes_of(descriptors[2].get());
   memory.pins = reinterpret_cast<PinTable*>(memory.pins_map.data());
   memory.pin_capacity = welcome.pin_capacity;
+  memory.reader.set_closed(&memory.pins->closed);
   if ((welcome.features & wire::kClientCounts) != 0 && welcome.pins_bytes >= bytes_with_counts(welcome.pin_capacity)) {
     memory.counts = reinterpret_cast<ClientCounts*>(memory.pins_map.data() + client_counts_at(welcome.pin_capacity));
   }

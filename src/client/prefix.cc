@@ -105,7 +105,7 @@ class Promise {
           return position;
         }
         blocks.push_back({view.data, view.length, from_ + position, parts_.everywhere[k]});
-        if (reading_.must_verify()) choose(view);
+        if (reading_.must_verify(view)) choose(view);
       }
     }
     return first + static_cast<uint32_t>(group.size());

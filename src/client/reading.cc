@@ -82,7 +82,7 @@ bool Reading::verify(const BlockView& view) {
 StatusCode Reading::pin_verified(const Digest& digest, uint16_t part, const Located& found, std::atomic<uint64_t>* word,
                                  BlockView* view) {
   const StatusCode code = pin(digest, part, found, word, view);
-  if (code != StatusCode::kOk || !must_verify() || verify(*view)) return code;
+  if (code != StatusCode::kOk || !must_verify(*view) || verify(*view)) return code;
   Reader::unpin(*word);
   return StatusCode::kDataLoss;
 }
@@ -182,7 +182,7 @@ StatusCode copy_block(Reading& reading, const Digest& digest, uint16_t part, con
   const Copier& copier = reading.state().connection().copier();
   if (total_bytes(destination) != view.length) {
     result = StatusCode::kOutOfRange;
-  } else if (!reading.must_verify()) {
+  } else if (!reading.must_verify(view)) {
     const Timed timed = reading.timed(ClientStage::kCopy);
     copier.scatter(destination, view.data);
   } else {

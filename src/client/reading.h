@@ -65,8 +65,9 @@ class Reading {
   StatusCode pin_verified(const Digest& digest, uint16_t part, const Located& found, std::atomic<uint64_t>* word,
                           BlockView* view);
 
-  // Whether this read has to compare the checksum.
-  bool must_verify() const {
+  // Whether this read has to compare the checksum: what crossed a restart of the node is compared whatever the policy.
+  bool must_verify(const BlockView& view) const {
+    if (view.unverified) return true;
     switch (verify_) {
       case Verify::kNever: return false;
       case Verify::kSampled: return seat_.one_in(kVerifiedOneIn);

@@ -108,6 +108,13 @@ StatusOr<Mapping> Mapping::map(int fd, uint64_t bytes, Access access) {
   return mapping;
 }
 
+StatusOr<Mapping> Mapping::map_all(int fd, Access access) {
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0) return internal_error(errno_text("fstat of shared memory"));
+  if (info.st_size <= 0) return failed_precondition("shared memory of no size");
+  return map(fd, static_cast<uint64_t>(info.st_size), access);
+}
+
 bool Mapping::prefault(uint64_t offset, uint64_t bytes, Access access) const {
   const int advice = access == Access::kRead ? MADV_POPULATE_READ : MADV_POPULATE_WRITE;
   return ::madvise(data_ + offset, bytes, advice) == 0;
@@ -132,6 +139,15 @@ StatusOr<SharedMemory> SharedMemory::create(const std::string& name, uint64_t by
   if (::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return internal_error(errno_text("sealing shared memory"));
   StatusOr<Mapping> mapping = Mapping::map(fd, bytes, Access::kReadWrite);
   if (!mapping.ok()) return mapping.status();
+  memory.mapping_ = *std::move(mapping);
+  return memory;
+}
+
+StatusOr<SharedMemory> SharedMemory::take_over(FileDescriptor fd) {
+  StatusOr<Mapping> mapping = Mapping::map_all(fd.get(), Access::kReadWrite);
+  if (!mapping.ok()) return mapping.status();
+  SharedMemory memory;
+  memory.fd_ = std::move(fd);
   memory.mapping_ = *std::move(mapping);
   return memory;
 }

@@ -63,9 +63,11 @@ class Mapping {
   Mapping& operator=(Mapping&& other) noexcept;
   ~Mapping();
 
-  // Maps `bytes` bytes of fd. kFailedPrecondition when the memory is smaller or its size is not sealed (a peer could then
-  // take pages away under us); kResourceExhausted when the address space or RLIMIT_AS does not hold it.
+  // Maps `bytes` bytes of fd, map_all() as many as it has. kFailedPrecondition when the memory is smaller or its size is not
+  // sealed (a peer could then take pages away under us); kResourceExhausted when the address space or RLIMIT_AS does not
+  // hold it.
   static StatusOr<Mapping> map(int fd, uint64_t bytes, Access access);
+  static StatusOr<Mapping> map_all(int fd, Access access);
 
   std::byte* data() const { return data_; }
   uint64_t size() const { return size_; }
@@ -95,6 +97,10 @@ class SharedMemory {
   // A memfd of `bytes` bytes (rounded up to whole pages), mode 0600, its size sealed, mapped for reading and writing here.
   // Nothing is allocated yet. kResourceExhausted with the limit that was met.
   static StatusOr<SharedMemory> create(const std::string& name, uint64_t bytes, Pages pages = Pages::kNormal);
+
+  // The memory behind a descriptor that was made by create() in a process that has ended, whole, mapped for reading and
+  // writing. kFailedPrecondition: it is not sealed as a node's is.
+  static StatusOr<SharedMemory> take_over(FileDescriptor fd);
 
   // Forbids writable mappings from now on; those that exist go on.
   Status seal_future_write();

@@ -66,14 +66,40 @@ std::optional<uint64_t> SlotAllocator::allocate(Class c) {
   while (extent.summary[word] == 0) word = word + 1 == extent.summary.size() ? 0 : word + 1;
   extent.hint = word;
   const uint32_t bits_word = word * 64 + static_cast<uint32_t>(std::countr_zero(extent.summary[word]));
-  uint64_t& bits = extent.free_bits[bits_word];
-  const uint32_t slot = bits_word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
-  bits &= bits - 1;
-  if (bits == 0) extent.summary[word] &= ~(uint64_t{1} << (bits_word % 64));
+  const uint32_t slot = bits_word * 64 + static_cast<uint32_t>(std::countr_zero(extent.free_bits[bits_word]));
+  mark_used(index, slot);
+  return uint64_t{index} * extent_bytes_ + uint64_t{slot} * size_class.slot_bytes;
+}
+
+// Of an extent that is open.
+void SlotAllocator::mark_used(uint32_t index, uint32_t slot) {
+  Extent& extent = extents_[index];
+  SizeClass& size_class = classes_[extent.owner];
+  uint64_t& bits = extent.free_bits[slot / 64];
+  bits &= ~(uint64_t{1} << (slot % 64));
+  if (bits == 0) extent.summary[slot / 4096] &= ~(uint64_t{1} << (slot / 64 % 64));
   --size_class.free_slots;
   used_bytes_ += size_class.slot_bytes;
   if (--extent.free_slots == 0) close(index);
-  return uint64_t{index} * extent_bytes_ + uint64_t{slot} * size_class.slot_bytes;
+}
+
+bool SlotAllocator::adopt(uint64_t offset, uint32_t slot_bytes) {
+  const uint32_t index = extent_of(offset);
+  Extent& extent = extents_[index];
+  if (extent.owner == kNoClass) {
+    const Class c = declare(slot_bytes);
+    if (classes_[c].slot_bytes != slot_bytes) return false;
+    assert(!extent.ready);
+    extent.ready = true;
+    ready_bytes_ += extent_bytes_;
+    take(index, c);
+  }
+  const uint64_t within = offset % extent_bytes_;
+  assert(classes_[extent.owner].slot_bytes == slot_bytes && within % slot_bytes == 0);
+  const auto slot = static_cast<uint32_t>(within / slot_bytes);
+  assert((extent.free_bits[slot / 64] >> (slot % 64) & 1) != 0);
+  mark_used(index, slot);
+  return true;
 }
 
 void SlotAllocator::free(uint64_t offset) {
@@ -128,6 +154,7 @@ void SlotAllocator::take(uint32_t index, Class c) {
   extent.summary.assign((extent.free_bits.size() + 63) / 64, ~uint64_t{0});
   if (extent.free_bits.size() % 64 != 0) extent.summary.back() = (uint64_t{1} << (extent.free_bits.size() % 64)) - 1;
   size_class.free_slots += extent.slots;
+  if (record_ != nullptr) record_[index].store(recorded(size_class.slot_bytes), std::memory_order_release);
   open(index);
 }
 

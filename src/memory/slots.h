@@ -10,6 +10,7 @@
 // summary of an extent's bitmap (64 words for 256 Ki slots). Memory: one bit a slot, and a summary bit for each 64.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -42,6 +43,21 @@ class SlotAllocator {
 
   // The extent's memory is there now.
   void add_extent(uint32_t extent);
+
+  // From now on record[extent] is the slot size of each extent, written before a slot of it is handed out, and kept when the
+  // extent becomes free: whoever finds slots in use after this process has ended knows by it where they lie. `record` holds
+  // a word an extent and outlives this.
+  void record_to(std::atomic<uint64_t>* record) { record_ = record; }
+  // A slot size as it is recorded, and back: 0 for a word that nobody wrote.
+  static constexpr uint64_t recorded(uint32_t slot_bytes) { return uint64_t{~slot_bytes} << 32 | slot_bytes; }
+  static constexpr uint32_t slot_bytes_of(uint64_t word) {
+    const auto slot_bytes = static_cast<uint32_t>(word);
+    return word == recorded(slot_bytes) ? slot_bytes : 0;
+  }
+  // Takes over a slot that was in use before this allocator was made. The first of an extent makes the extent one of slots
+  // of `slot_bytes`, with its memory there; the others must be of the same size, and none may be taken over twice. False: no
+  // class of this size can be made.
+  bool adopt(uint64_t offset, uint32_t slot_bytes);
 
   // A free slot's offset in the region, or nothing: the class has none and no extent is free.
   std::optional<uint64_t> allocate(Class c);
@@ -89,6 +105,7 @@ class SlotAllocator {
   };
 
   void take(uint32_t extent, Class c);
+  void mark_used(uint32_t extent, uint32_t slot);
   void give_up(uint32_t extent);
   void open(uint32_t extent);
   void close(uint32_t extent);
@@ -100,6 +117,7 @@ class SlotAllocator {
   std::vector<uint32_t> free_extents_;
   uint64_t used_bytes_ = 0;
   uint64_t ready_bytes_ = 0;
+  std::atomic<uint64_t>* record_ = nullptr;
 };
 
 }  // namespace kvist

@@ -194,6 +194,18 @@ constexpr std::array kKeys = {
               "Compute again the checksum of one commit in so many; 0: of none",
               put<&O::recheck_one_in>, look<&O::recheck_one_in>},
 
+    // What a node leaves to the one that comes next.
+    ConfigKey{"restart", "keep_memory", T::kChoice, "off|process|systemd", "off", nullptr, 0, 2, 1, "off|process|systemd",
+              "--keep-memory", false,
+              "Who holds the pool's memory when the node ends, for the next one: nobody, a process beside the socket, or systemd",
+              put<&O::keep_memory>, look<&O::keep_memory>},
+    ConfigKey{"restart", "keep_for", T::kDuration, "TIME", "2min", nullptr, kMs, 24 * kHour, kMs, nullptr, "--keep-for", false,
+              "That process lets go of the memory when no node has come for so long",
+              put<&O::keep_for>, look<&O::keep_for>},
+    ConfigKey{"restart", "verify", T::kSize, "SIZE", "1GiB", nullptr, 0, kTiB, 1, nullptr, nullptr, false,
+              "Bytes a second of kept blocks that the node compares with their checksums; until then each reader does. 0: none",
+              put<&O::restart_bytes_per_second>, look<&O::restart_bytes_per_second>},
+
     // The processor.
     ConfigKey{"cpu", "spin", T::kDuration, "TIME", "250us", nullptr, 0, kMinute, kUs, nullptr, "--spin", true,
               "After a request, poll so long before sleeping, where a CPU is free for it", put<&O::spin>, look<&O::spin>},

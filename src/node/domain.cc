@@ -1,6 +1,7 @@
 #include "node/domain.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -90,23 +91,65 @@ PoolConfig pool_config(const DomainOptions& options, const NodeOptions& node) {
   return config;
 }
 
-StatusOr<std::unique_ptr<Domain>> Domain::create(const DomainOptions& options, const NodeOptions& node) {
+// What clients get.
+Status Domain::share() {
+  StatusOr<FileDescriptor> control = memory_->control_memory().read_only_descriptor();
+  if (!control.ok()) return control.status();
+  control_fd_ = *std::move(control);
+  for (const int fd : {memory_->control_memory().fd(), touch_fd(), arena_fd()}) {
+    const int seals = ::fcntl(fd, F_GET_SEALS);
+    if (seals >= 0 && (seals & F_SEAL_SEAL) != 0) continue;  // by the node before
+    if (Status s = close_seals(fd); !s.ok()) return s;
+  }
+  return ok_status();
+}
+
+StatusOr<std::unique_ptr<Domain>> Domain::create(const DomainOptions& options, const NodeOptions& node,
+                                                 DescriptorStore* store) {
   std::unique_ptr<Domain> domain(new Domain);
   domain->name_ = options.name;
   domain->token_ = options.token;
   const PoolConfig config = pool_config(options, node);
-  StatusOr<std::unique_ptr<PoolMemory>> memory = make_memory(memory_for(config), node, &domain->pages_);
+  PoolMemoryConfig memory_config = memory_for(config);
+  memory_config.with_ledger = store != nullptr;
+  StatusOr<std::unique_ptr<PoolMemory>> memory = make_memory(memory_config, node, &domain->pages_);
   if (!memory.ok()) return memory.status();
   domain->memory_ = *std::move(memory);
   StatusOr<std::unique_ptr<Pool>> pool = Pool::create(config, domain->memory_.get());
   if (!pool.ok()) return pool.status();
   domain->pool_ = *std::move(pool);
-  StatusOr<FileDescriptor> control = domain->memory_->control_memory().read_only_descriptor();
-  if (!control.ok()) return control.status();
-  domain->control_fd_ = *std::move(control);
-  for (const int fd : {domain->memory_->control_memory().fd(), domain->touch_fd(), domain->arena_fd()}) {
-    if (Status s = close_seals(fd); !s.ok()) return s;
+  if (Status s = domain->share(); !s.ok()) return s;
+  domain->keeping_ = Keeping(store, options.name);
+  if (Status s = domain->keeping_.hold_memory(*domain->memory_, true, {}, {}); !s.ok()) return s;
+  return domain;
+}
+
+StatusOr<std::unique_ptr<Domain>> Domain::take_over(const DomainOptions& options, const NodeOptions& node,
+                                                    DescriptorStore& store, Bequest bequest) {
+  std::unique_ptr<Domain> domain(new Domain);
+  domain->name_ = options.name;
+  domain->token_ = options.token;
+  const PoolConfig config = pool_config(options, node);
+  PoolMemoryConfig wanted = memory_for(config);
+  struct stat arena = {};
+  const bool huge =
+      ::fstat(bequest.memory.arena.get(), &arena) == 0 && static_cast<uint64_t>(arena.st_blksize) == kHugePageBytes;
+  if (node.huge_pages == NodeOptions::HugePages::kRequire && !huge) {
+    return failed_precondition("it is in small pages, and pool.huge_pages requires reserved ones");
   }
+  wanted.pages = huge ? Pages::kHuge2M : Pages::kNormal;
+  domain->pages_ = huge ? "2 MiB" : "as before";
+  StatusOr<Taken> taken = kvist::take_over(bequest, wanted, config, node.limits);
+  if (!taken.ok()) return taken.status();
+  domain->memory_ = std::move(taken->memory);
+  domain->pool_ = std::move(taken->pool);
+  domain->inherited_ = std::move(taken->sessions);
+  domain->taken_over_ = taken->result;
+  domain->next_session_ = taken->next_session;
+  domain->extents_ready = taken->result.extents;
+  if (Status s = domain->share(); !s.ok()) return s;
+  domain->keeping_ = Keeping(&store, options.name);
+  if (Status s = domain->keeping_.hold_memory(*domain->memory_, false, domain->inherited_, bequest.names); !s.ok()) return s;
   return domain;
 }
 
@@ -145,12 +188,17 @@ uint64_t free_huge_pages() {
   return pages > reserved ? pages - reserved : 0;
 }
 
-Status check_memory_room(const NodeOptions& node, const MemoryRoom& room, uint64_t huge_pages) {
+Status check_memory_room(const NodeOptions& node, const MemoryRoom& room, uint64_t huge_pages,
+                         const std::map<std::string, uint64_t>& there) {
   Need all;
   std::vector<const DomainOptions*> domains = {&node.pool};
   for (const DomainOptions& tenant : node.tenants) domains.push_back(&tenant);
   for (const DomainOptions* domain : domains) {
-    const Need need = need_of(*domain, node);
+    Need need = need_of(*domain, node);
+    if (const auto found = there.find(domain->name); found != there.end()) {
+      all.arena += need.arena - std::min(need.arena, found->second);
+      continue;
+    }
     std::string why;
     if (huge_pages_fit(memory_for(pool_config(*domain, node)), node, huge_pages, &why)) {
       huge_pages -= need.arena / kHugePageBytes;  // set aside before, and not part of the room

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +16,8 @@
 #include "kvist/status.h"
 #include "memory/memory_room.h"
 #include "memory/shared_memory.h"
+#include "node/descriptor_store.h"
+#include "node/keeping.h"
 #include "node/options.h"
 #include "pool/client_counts.h"
 #include "pool/pool.h"
@@ -24,8 +27,13 @@ namespace kvist {
 
 class Domain {
  public:
-  // Makes tables and address space; the arena has no pages yet. kResourceExhausted, kInvalidArgument.
-  static StatusOr<std::unique_ptr<Domain>> create(const DomainOptions& options, const NodeOptions& node);
+  // Makes tables and address space; the arena has no pages yet. kResourceExhausted, kInvalidArgument. With a store, the
+  // memory is held there, for a node that comes after this one.
+  static StatusOr<std::unique_ptr<Domain>> create(const DomainOptions& options, const NodeOptions& node,
+                                                  DescriptorStore* store = nullptr);
+  // Goes on with what a node before left in the store. kFailedPrecondition: why it cannot be used, as half a sentence.
+  static StatusOr<std::unique_ptr<Domain>> take_over(const DomainOptions& options, const NodeOptions& node,
+                                                     DescriptorStore& store, Bequest bequest);
 
   const std::string& name() const { return name_; }
   // "the default domain" or "domain 'a'": for messages.
@@ -55,6 +63,23 @@ class Domain {
   void set_gathered(uint64_t bytes, const Status& arena, const Status& tables);
   bool gathering() const { return gathering_; }
 
+  // ---- memory that outlives the node ----
+
+  bool kept() const { return keeping_.kept(); }
+  Status keep_session(const Ledger::Client& client, int pins, int process) {
+    return keeping_.add_session(*memory_, client, pins, process);
+  }
+  void forget_session(uint64_t session) { keeping_.end_session(*memory_, session); }
+  // The store has failed: the memory ends with this node.
+  void spoil() { keeping_.spoil(*memory_); }
+
+  // Of a domain that was taken over.
+  const TakeOver& taken_over() const { return taken_over_; }
+  // Why it was not, although there was something; empty: there was nothing, or it was.
+  std::string started_empty;
+  std::vector<Inherited> take_inherited() { return std::move(inherited_); }
+  uint64_t next_session() const { return next_session_; }
+
   // ---- written by the loop ----
 
   ClientSums client_sums;  // what the clients of all sessions say they did, as of the last harvest of each
@@ -63,20 +88,26 @@ class Domain {
 
  private:
   Domain() = default;
+  Status share();
 
   std::string name_, token_, pages_;
   bool gathering_ = false;
   std::unique_ptr<PoolMemory> memory_;
   std::unique_ptr<Pool> pool_;
   FileDescriptor control_fd_;
+  Keeping keeping_{nullptr, ""};
+  TakeOver taken_over_;
+  std::vector<Inherited> inherited_;
+  uint64_t next_session_ = 1;
 };
 
 // The pool that a domain's options ask for.
 PoolConfig pool_config(const DomainOptions& options, const NodeOptions& node);
 
 // kResourceExhausted when all domains' memory and tables do not fit in what the system leaves; the message names the limit
-// and what would fit.
-Status check_memory_room(const NodeOptions& node, const MemoryRoom& room, uint64_t huge_pages);
+// and what would fit. `there`: domains by name that have their memory already, and how much of it.
+Status check_memory_room(const NodeOptions& node, const MemoryRoom& room, uint64_t huge_pages,
+                         const std::map<std::string, uint64_t>& there = {});
 // Of 2 MiB, and not promised to anybody.
 uint64_t free_huge_pages();
 

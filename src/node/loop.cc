@@ -114,6 +114,7 @@ size_t Node::Loop::dispatch(const Ready& ready) {
     case Watched::kStop: stop_ = true; break;
     case Watched::kSessionSocket: return sessions_->on_socket(ready.id, now);
     case Watched::kSessionProcess: sessions_->on_process_end(ready.id); break;
+    case Watched::kStore: not_kept(unavailable("the keeper is gone")); break;
   }
   return 0;
 }
@@ -162,6 +163,7 @@ void Node::Loop::drain() {
   admin_.reset();
   populator_.reset();
   scrubber_.reset();
+  verifier_.reset();
   sessions_->end_all(Ended::kNodeStopped);
 }
 

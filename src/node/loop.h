@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "node/report.h"
 #include "node/scrubber.h"
 #include "node/sessions.h"
+#include "node/verifier.h"
 
 namespace kvist {
 
@@ -48,10 +50,17 @@ class Node::Loop {
   enum class State : uint8_t { kStarting, kReady, kDraining };
   static const char* state_name(State state);
 
+  std::vector<const DomainOptions*> all_domain_options() const;
+  Status check_room() const;
+  void take_over_domains();
+  void tell_taken_over(const Domain& domain, uint64_t took_ns);
+  void not_kept(const Status& why);
   Status start_domains();
   Status start_admin();
   void start_populator();
   Status start_scrubber();
+  Status start_verifier();
+  void verified(const Verifier::Found& found);
   Status read_tokens();
 
   void turn();
@@ -83,6 +92,8 @@ class Node::Loop {
 
   std::string admin_address_;  // fixed once start() is done: anybody may ask, also while the server ends
 
+  std::unique_ptr<DescriptorStore> store_;        // null: the memory ends with this node
+  std::map<std::string, std::string> why_empty_;  // by domain, of those that might have been taken over
   std::vector<std::unique_ptr<Domain>> domains_;
   ListenSocket listener_;
   FileDescriptor stop_event_;
@@ -92,6 +103,8 @@ class Node::Loop {
   std::unique_ptr<Sessions> sessions_;
   std::vector<std::unique_ptr<PrivatePins>> scrub_pins_;
   SessionId scrub_session_ = 0;
+  std::vector<std::unique_ptr<PrivatePins>> verify_pins_;
+  std::vector<std::pair<Domain*, SessionId>> verify_sessions_;
 
   std::atomic<State> state_{State::kStarting};
   bool stop_ = false;
@@ -106,6 +119,7 @@ class Node::Loop {
   // Last, so that they end first: their threads use what is above.
   std::unique_ptr<Populator> populator_;
   std::unique_ptr<Scrubber> scrubber_;
+  std::unique_ptr<Verifier> verifier_;  // null: nothing was taken over
   std::unique_ptr<AdminServer> admin_;
 };
 

@@ -8,7 +8,9 @@
 #include "base/secret_file.h"
 #include "base/units.h"
 #include "node/config.h"
+#include "node/keeper_process.h"
 #include "node/loop.h"
+#include "node/service_manager.h"
 
 namespace kvist {
 namespace {
@@ -83,12 +85,18 @@ Node::Loop::~Loop() {
 Status Node::Loop::start() {
   if (Status s = check_options(options_); !s.ok()) return s;
   if (Status s = read_tokens(); !s.ok()) return s;
-  const StatusOr<MemoryRoom> room = memory_room();
-  if (!room.ok()) return room.status();
-  if (Status s = check_memory_room(options_, *room, free_huge_pages()); !s.ok()) return s;
+  const bool keep = options_.keep_memory != NodeOptions::KeepMemory::kOff;
+  if (!keep) {
+    if (Status s = check_room(); !s.ok()) return s;
+  }
   StatusOr<ListenSocket> listener = ListenSocket::open(options_.socket, options_.socket_mode, options_.socket_group);
   if (!listener.ok()) return listener.status();
   listener_ = *std::move(listener);
+  // Only who has the socket may ask for what a node before left, and only then it is known how much memory is wanted.
+  if (keep) {
+    take_over_domains();
+    if (Status s = check_room(); !s.ok()) return s;
+  }
   StatusOr<FileDescriptor> stop_event = make_event();
   if (!stop_event.ok()) return stop_event.status();
   stop_event_ = *std::move(stop_event);
@@ -107,8 +115,16 @@ Status Node::Loop::start() {
   if (options_.stop_fd >= 0) {
     if (Status s = poller_.add(options_.stop_fd, EPOLLIN, Watched::kStop); !s.ok()) return s;
   }
+  if (store_ != nullptr && store_->fd() >= 0) {
+    if (Status s = poller_.add(store_->fd(), EPOLLIN, Watched::kStore); !s.ok()) return s;
+  }
+  for (const auto& domain : domains_) {
+    if (Status s = sessions_->inherit(*domain); !s.ok()) return s;
+  }
   if (Status s = start_scrubber(); !s.ok()) return s;
+  if (Status s = start_verifier(); !s.ok()) return s;
   start_populator();
+  note_readiness();
   return start_admin();
 }
 
@@ -127,21 +143,120 @@ Status Node::Loop::read_tokens() {
   return read("admin.token_file", options_.admin_token_file, &options_.admin_token);
 }
 
-Status Node::Loop::start_domains() {
+std::vector<const DomainOptions*> Node::Loop::all_domain_options() const {
   std::vector<const DomainOptions*> all = {&options_.pool};
   for (const DomainOptions& tenant : options_.tenants) all.push_back(&tenant);
-  for (const DomainOptions* options : all) {
-    StatusOr<std::unique_ptr<Domain>> domain = Domain::create(*options, options_);
+  return all;
+}
+
+Status Node::Loop::check_room() const {
+  const StatusOr<MemoryRoom> room = memory_room();
+  if (!room.ok()) return room.status();
+  std::map<std::string, uint64_t> there;
+  for (const auto& domain : domains_) {
+    if (domain != nullptr) there[domain->name()] = uint64_t{domain->extents_ready} * domain->pool().extent_bytes();
+  }
+  return check_memory_room(options_, *room, free_huge_pages(), there);
+}
+
+Status Node::Loop::start_domains() {
+  const std::vector<const DomainOptions*> all = all_domain_options();
+  domains_.resize(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (domains_[i] != nullptr) continue;  // taken over
+    StatusOr<std::unique_ptr<Domain>> domain = Domain::create(*all[i], options_, store_.get());
+    if (!domain.ok() && store_ != nullptr && domain.status().code() == StatusCode::kUnavailable) {
+      not_kept(domain.status());
+      domain = Domain::create(*all[i], options_);
+    }
     if (!domain.ok()) return domain.status();
-    domains_.push_back(*std::move(domain));
+    domains_[i] = *std::move(domain);
+    domains_[i]->started_empty = why_empty_[all[i]->name];
   }
   return ok_status();
+}
+
+// ---- memory that outlives a node ----------------------------------------------------------------------------------
+
+namespace {
+
+StatusOr<std::unique_ptr<DescriptorStore>> open_store(const NodeOptions& options) {
+  if (options.keep_memory == NodeOptions::KeepMemory::kSystemd) {
+    StatusOr<std::unique_ptr<ServiceManagerStore>> store = ServiceManagerStore::open();
+    if (!store.ok()) return store.status();
+    return std::unique_ptr<DescriptorStore>(*std::move(store));
+  }
+  StatusOr<std::unique_ptr<KeeperProcess>> store = KeeperProcess::open(options.socket + ".keeper", options.keep_for);
+  if (!store.ok()) return store.status();
+  return std::unique_ptr<DescriptorStore>(*std::move(store));
+}
+
+}  // namespace
+
+// What a node before left is used as far as it can be. Where it cannot, the reason is said and the domain starts empty.
+void Node::Loop::take_over_domains() {
+  StatusOr<std::unique_ptr<DescriptorStore>> store = open_store(options_);
+  if (!store.ok()) {
+    not_kept(store.status());
+    return;
+  }
+  store_ = *std::move(store);
+  Heritage heritage(store_->take_kept());
+  const std::vector<const DomainOptions*> all = all_domain_options();
+  domains_.resize(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    Bequest bequest = heritage.of(all[i]->name);
+    if (bequest.names.empty()) continue;
+    const std::vector<std::string> names = bequest.names;
+    const uint64_t begun = clock_.now_ns();
+    StatusOr<std::unique_ptr<Domain>> domain = Domain::take_over(*all[i], options_, *store_, std::move(bequest));
+    if (domain.ok()) {
+      domains_[i] = *std::move(domain);
+      tell_taken_over(*domains_[i], clock_.now_ns() - begun);
+      continue;
+    }
+    log_.warn("memory that was kept cannot be used, so the pool starts empty",
+              {{"domain", all[i]->name}, {"reason", domain.status()}});
+    why_empty_[all[i]->name] = domain.status().message();
+    for (const std::string& name : names) store_->drop(name);
+  }
+  for (const std::string& name : heritage.rest()) store_->drop(name);
+}
+
+void Node::Loop::tell_taken_over(const Domain& domain, uint64_t took_ns) {
+  const TakeOver& result = domain.taken_over();
+  std::string dropped;
+  for (int i = 0; i < kNotKeptReasons; ++i) {
+    if (result.not_kept[i] == 0) continue;
+    dropped += (dropped.empty() ? "" : ",") + std::string(not_kept_name(static_cast<NotKept>(i))) + ":" +
+               std::to_string(result.not_kept[i]);
+  }
+  log_.info("memory taken over", {{"domain", domain.name()},
+                                  {"blocks", result.blocks},
+                                  {"bytes", result.bytes},
+                                  {"namespaces", result.namespaces},
+                                  {"granted_slots", result.granted_slots},
+                                  {"held_slots", result.held_slots},
+                                  {"not_kept", dropped.empty() ? "none" : dropped},
+                                  {"seconds", static_cast<double>(took_ns) / 1e9}});
+}
+
+void Node::Loop::not_kept(const Status& why) {
+  log_.error("the memory of this node ends with it", {{"reason", why}});
+  for (const auto& domain : domains_) {
+    if (domain != nullptr) domain->spoil();
+  }
+  if (store_ == nullptr) return;
+  if (store_->fd() >= 0) poller_.remove(store_->fd());
+  store_->drop_all();
+  store_.reset();
 }
 
 void Node::Loop::start_populator() {
   if (!options_.populate) {
     for (size_t i = 0; i < domains_.size(); ++i) {
-      for (uint32_t extent = 0; extent < domains_[i]->pool().extents(); ++extent) extent_reported(i, extent, ok_status());
+      for (uint32_t extent = domains_[i]->extents_ready; extent < domains_[i]->pool().extents(); ++extent)
+        extent_reported(i, extent, ok_status());
     }
     return;
   }
@@ -149,7 +264,8 @@ void Node::Loop::start_populator() {
   for (const auto& domain : domains_) {
     if (options_.huge_pages != NodeOptions::HugePages::kOff && domain->memory().worth_gathering())
       domain->expect_gathering();
-    pools.push_back({&domain->memory(), domain->pool().extents(), domain->pool().extent_bytes(), domain->gathering()});
+    pools.push_back({&domain->memory(), domain->pool().extents(), domain->pool().extent_bytes(), domain->gathering(),
+                     domain->extents_ready});
   }
   Populator::Reports reports;
   reports.extent = [this](size_t domain, uint32_t extent, const Status& status) {
@@ -185,6 +301,45 @@ Status Node::Loop::start_scrubber() {
   return ok_status();
 }
 
+// Of what was taken over.
+Status Node::Loop::start_verifier() {
+  std::vector<Verifier::Pool> pools;
+  for (size_t i = 0; i < domains_.size(); ++i) {
+    Domain& domain = *domains_[i];
+    if (domain.taken_over().blocks == 0 || options_.restart_bytes_per_second == 0) continue;
+    verify_pins_.push_back(std::make_unique<PrivatePins>(1));
+    const PrivatePins& pins = *verify_pins_.back();
+    verify_sessions_.emplace_back(&domain, sessions_->next_id());
+    if (Status s = domain.pool().add_session(verify_sessions_.back().second, options_.limits, pins.table(), pins.capacity());
+        !s.ok())
+      return s;
+    const PoolMemory& memory = domain.memory();
+    pools.push_back({Reader(memory.control(), nullptr, memory.arena(), memory.arena_bytes()), pins.table(), i});
+  }
+  if (pools.empty()) return ok_status();
+  verifier_ = std::make_unique<Verifier>(std::move(pools), options_.restart_bytes_per_second, [this](Verifier::Found found) {
+    mailbox_.post([this, found = std::move(found)] { verified(found); });
+  });
+  return ok_status();
+}
+
+void Node::Loop::verified(const Verifier::Found& found) {
+  Pool& pool = domains_[found.domain]->pool();
+  for (const auto& [id, generation] : found.good) (void)pool.mark_verified(id, generation);
+  for (const auto& [id, generation] : found.bad) {
+    const bool bad = pool.report_bad(id, generation);
+    log_.error("a block did not survive the restart",
+               {{"domain", domains_[found.domain]->name()}, {"entry", id}, {"confirmed", bad}});
+  }
+  if (!found.last) return;
+  for (const auto& [domain, session] : verify_sessions_) domain->pool().release_session(session);
+  verify_sessions_.clear();
+  log_.info("what was taken over is verified", {{"blocks", verifier_->blocks()},
+                                                {"bytes", verifier_->bytes()},
+                                                {"bad", verifier_->bad()},
+                                                {"seconds", static_cast<double>(clock_.now_ns() - started_ns_) / 1e9}});
+}
+
 Status Node::Loop::start_admin() {
   if (options_.admin.empty()) return ok_status();
   AdminServer::Source source{
@@ -212,6 +367,9 @@ std::string Node::Loop::describe() const {
     if (!domain->name().empty()) text += " domain=" + domain->name();
     text += " memory=" + format_size(domain->memory().arena_bytes()) +
             " max_blocks=" + std::to_string(domain->memory().config().max_entries) + " pages=\"" + domain->pages() + "\"";
+  }
+  if (options_.keep_memory != NodeOptions::KeepMemory::kOff) {
+    text += " kept_by=\"" + (store_ == nullptr ? "nobody" : store_->describe()) + "\"";
   }
   text += has_peer_pidfd() ? " pidfd=kernel" : " pidfd=\"by number (SO_PEERPIDFD needs Linux 6.5)\"";
   text +=

@@ -77,6 +77,14 @@ struct NodeOptions {
   // Where the values above come from: "pool.memory" -> "flag --memory", for those that are not defaults.
   std::map<std::string, std::string, std::less<>> sources;
 
+  // Who holds the memory beyond the node's end, for the node that comes next; process: a keeper at SOCKET.keeper, which ends
+  // when no node was there for `keep_for`.
+  enum class KeepMemory : uint8_t { kOff, kProcess, kSystemd } keep_memory = KeepMemory::kOff;
+  std::chrono::milliseconds keep_for{120000};
+  // Blocks that crossed a restart are compared with their checksums, at most so many bytes a second; 0: by their readers
+  // only.
+  uint64_t restart_bytes_per_second = uint64_t{1} << 30;
+
   // How clients' deaths are noticed; kNumber: as on kernels before 6.5.
   PidfdSource pidfd_source = PidfdSource::kSocket;
 

@@ -14,7 +14,7 @@
 
 namespace kvist {
 
-enum class Watched : uint8_t { kListener, kMailbox, kStop, kSessionSocket, kSessionProcess };
+enum class Watched : uint8_t { kListener, kMailbox, kStop, kSessionSocket, kSessionProcess, kStore };
 
 struct Ready {
   Watched what = Watched::kListener;

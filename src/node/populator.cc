@@ -62,7 +62,7 @@ Status Populator::wait_for_room(uint64_t bytes) {
 }
 
 void Populator::run() {
-  for (const Pool& pool : pools_) progress_.push_back({0, std::vector<bool>(pool.extents)});
+  for (const Pool& pool : pools_) progress_.push_back({pool.ready, std::vector<bool>(pool.extents)});
   populate_all();
   for (size_t pool = 0; pool < pools_.size() && !stopped_within({}); ++pool) {
     if (pools_[pool].gather) gather_all(pool);
@@ -75,7 +75,7 @@ void Populator::populate_all() {
   for (uint32_t extent = 0; extent < most; ++extent) {
     for (size_t i = 0; i < pools_.size(); ++i) {
       // Where one could not be had, no more are tried.
-      if (extent >= pools_[i].extents || extent > progress_[i].populated) continue;
+      if (extent >= pools_[i].extents || extent < pools_[i].ready || extent > progress_[i].populated) continue;
       if (stopped_within({})) return;
       const Status status = populate(i, extent);
       if (status.code() == StatusCode::kCancelled) return;

@@ -39,6 +39,7 @@ class Populator {
     uint32_t extents = 0;
     uint64_t extent_bytes = 0;
     bool gather = false;  // whether to want huge pages
+    uint32_t ready = 0;   // the first so many extents have their memory already; they are not reported
   };
   struct Gathered {
     uint64_t arena_bytes = 0;  // in huge pages

@@ -115,7 +115,23 @@ Json pool_detail(const PoolStats& s) {
           {"stubs_filled", s.stubs_filled},
           {"moved_blocks", s.moved_blocks},
           {"extents_moved", s.extents_moved},
+          {"unverified", s.unverified_blocks},
           {"metadata_bytes", s.metadata_bytes}};
+}
+
+// What a node before left to this one, and whether it will leave something itself.
+Json restart_detail(Domain& domain) {
+  const TakeOver& taken = domain.taken_over();
+  Json not_kept;
+  for (int i = 0; i < kNotKeptReasons; ++i) not_kept[not_kept_name(static_cast<NotKept>(i))] = taken.not_kept[i];
+  return {{"kept", domain.kept()},
+          {"run", domain.memory().control().header->run},
+          {"blocks", taken.blocks},
+          {"bytes", taken.bytes},
+          {"granted_slots", taken.granted_slots},
+          {"held_slots", taken.held_slots},
+          {"not_kept", std::move(not_kept)},
+          {"started_empty", domain.started_empty}};
 }
 
 Json node_detail(const ReportSource& source) {
@@ -172,6 +188,7 @@ std::string node_report(const ReportSource& source, const Domain* only) {
     Json pool = {{"domain", domain->name()}, {"pages", domain->pages()}, {"gathering", domain->gathering()}};
     pool.update(headline(totals));
     pool.update(pool_detail(totals.pool));
+    pool["restart"] = restart_detail(*domain);
     pools.push_back(std::move(pool));
   }
   Json report = {{"version", source.options.version},

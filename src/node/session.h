@@ -60,9 +60,9 @@ struct Session {
 
   PinTable* table() const { return reinterpret_cast<PinTable*>(pins.data()); }
   // Adds what the client has counted since to its domain's sums.
-  void harvest() {
-    const auto* counts = reinterpret_cast<const ClientCounts*>(pins.data() + client_counts_at(pin_capacity));
-    seen.harvest(*table(), counts, &domain->client_sums);
+  void harvest() { seen.harvest(*table(), counts(), &domain->client_sums); }
+  const ClientCounts* counts() const {
+    return reinterpret_cast<const ClientCounts*>(pins.data() + client_counts_at(pin_capacity));
   }
 };
 

@@ -155,6 +155,8 @@ bool Sessions::handle_request(Session& session, const wire::Header& header, std:
                   Ended::kHelloTwice, now);
   }
   if (type == wire::MessageType::kBye) {
+    // Before the client hears that it is over: a node that comes next must not wait for it.
+    session.domain->forget_session(session.id);
     answer_.start(answer_type(type), header.request);
     if (send_answer(session, now)) end(session, Ended::kBye);
     return false;
@@ -292,6 +294,13 @@ Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now 
     *refused = Ended::kDomain;
     return not_found("the node has no domain '" + std::string(hello.domain.substr(0, kLongestName)) + "'");
   }
+  const bool follows = (fixed.features & wire::kFollowsRestart) != 0;
+  if (!follows && (*domain)->pool().unverified_blocks() > 0) {
+    *refused = Ended::kVersion;
+    return unavailable(
+        "blocks of before the node's restart are still being verified, which this client's library, an older one, would not "
+        "do itself; it may connect again in a moment");
+  }
   if (!(*domain)->accepts(hello.token)) {
     *refused = Ended::kToken;
     return unauthenticated(std::string(hello.token.empty() ? "a token is needed for " : "the token is wrong for ") +
@@ -319,19 +328,68 @@ Status Sessions::welcome(Session& session, const wire::HelloMessage& hello, Now 
     if (!session.bell.valid()) return resource_exhausted(std::string("no eventfd: ") + std::strerror(errno));
   }
   if (Status s = poller_.add(pidfd->get(), EPOLLIN, Watched::kSessionProcess, session.id); !s.ok()) return s;
-  SessionLimits limits = (*domain)->limits(options_.limits);
-  limits.verified_bytes = options_.report_bytes_per_second;
-  if (Status s = (*domain)->pool().add_session(session.id, limits, session.table(), session.pin_capacity); !s.ok()) return s;
-  session.domain = domain->get();
   session.pidfd = *std::move(pidfd);
   session.cookie = *cookie;
-  session.version = std::min(fixed.version_max, wire::kLocalVersion);
   session.claimed_pid = fixed.pid;
   session.name = hello.name.substr(0, kLongestName);
+  // Before the client can pin or fill anything.
+  if (Status s = keep(session, **domain, fixed.features); !s.ok()) return s;
+  SessionLimits limits = (*domain)->limits(options_.limits);
+  limits.verified_bytes = options_.report_bytes_per_second;
+  if (Status s = (*domain)->pool().add_session(session.id, limits, session.table(), session.pin_capacity); !s.ok()) {
+    (*domain)->forget_session(session.id);
+    return s;
+  }
+  session.domain = domain->get();
+  session.version = std::min(fixed.version_max, wire::kLocalVersion);
   session.state = Session::State::kConnected;
   session.since_ms = now.ms;
   --greeting_;
   ++counters_.sessions_opened;
+  return ok_status();
+}
+
+// For a node that comes after this one. Where the store fails, the domain's memory ends with this node, which goes on.
+Status Sessions::keep(const Session& session, Domain& domain, uint16_t features) {
+  if (!domain.kept()) return ok_status();
+  Ledger::Client client;
+  client.session = session.id;
+  client.cookie = session.cookie;
+  client.pid = session.peer.pid;
+  client.start_time = session.peer.pid > 0 ? process_start_time(session.peer.pid) : 0;
+  client.uid = session.peer.uid;
+  client.gid = session.peer.gid;
+  client.claimed_pid = session.claimed_pid;
+  client.pin_capacity = session.pin_capacity;
+  client.features = (features & wire::kFollowsRestart) != 0 ? Keeping::kFollowsRestart : 0;
+  client.name = session.name;
+  // One that cannot be found again by its number is held by its descriptor.
+  const Status kept = domain.keep_session(client, session.pins.fd(), client.start_time == 0 ? session.pidfd.get() : -1);
+  if (kept.code() != StatusCode::kUnavailable) return kept;
+  domain.spoil();
+  return ok_status();
+}
+
+Status Sessions::inherit(Domain& domain) {
+  next_id_ = std::max(next_id_, domain.next_session());
+  for (Inherited& inherited : domain.take_inherited()) {
+    auto session = std::make_unique<Session>();
+    session->id = inherited.client.session;
+    session->state = Session::State::kQuarantined;
+    session->peer = {inherited.client.pid, inherited.client.uid, inherited.client.gid};
+    session->domain = &domain;
+    session->pidfd = std::move(inherited.pidfd);
+    session->pins = std::move(inherited.pins);
+    session->pin_capacity = inherited.client.pin_capacity;
+    session->cookie = inherited.client.cookie;
+    session->claimed_pid = inherited.client.claimed_pid;
+    session->name = std::move(inherited.name);
+    // What it counted belongs to the node before.
+    ClientSums before;
+    session->seen.harvest(*session->table(), session->counts(), &before);
+    if (Status s = poller_.add(session->pidfd.get(), EPOLLIN, Watched::kSessionProcess, session->id); !s.ok()) return s;
+    sessions_.emplace(session->id, std::move(session));
+  }
   return ok_status();
 }
 
@@ -475,7 +533,10 @@ bool Sessions::end(Session& session, Ended reason) {
   } else {
     ++ended_;
     poller_.remove(session.pidfd.get());
-    session.domain->pool().release_session(session.id);
+    if (reason != Ended::kNodeStopped || !session.domain->kept()) {
+      session.domain->pool().release_session(session.id);
+      session.domain->forget_session(session.id);
+    }
     session.harvest();
   }
   requests_.forget_report(session.id);

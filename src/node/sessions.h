@@ -55,8 +55,12 @@ class Sessions {
   // One turn for every session: answers what has arrived. True: a whole turn was not enough for somebody, or answers are
   // still unread.
   bool finish(Now now);
-  // Disconnects everybody. What they hold is free afterwards, in the tables: their mappings stay as they are.
+  // Disconnects everybody. What they hold is free afterwards, in the tables: their mappings stay as they are. But where the
+  // domain's memory is kept, it stays theirs, for the node that comes next to know.
   void end_all(Ended reason);
+
+  // The sessions of a node before, whose memory the domain took over: quarantined, until their processes end or let go.
+  Status inherit(Domain& domain);
 
   // A number for a session of the node's own.
   SessionId next_id() { return next_id_++; }
@@ -80,6 +84,7 @@ class Sessions {
   Status check_room(const Session& session, Ended* refused) const;
   StatusOr<uint32_t> pins_for(const Session& session, const Domain& domain, uint32_t wanted) const;
   Status make_pins(Session& session);
+  static Status keep(const Session& session, Domain& domain, uint16_t features);
   void ring_others(const Session& wanting, Now now);
   bool send_welcome(Session& session, uint32_t request);
   bool release_earlier(Session& session, uint32_t request, std::span<const std::byte> body);

@@ -1,5 +1,10 @@
 #include "pool/layout.h"
 
+#include <array>
+#include <cstring>
+
+#include "base/checksum.h"
+
 namespace kvist {
 namespace {
 
@@ -7,6 +12,30 @@ constexpr uint64_t kPage = 4096;
 constexpr uint64_t round_to(uint64_t at, uint64_t unit) { return (at + unit - 1) / unit * unit; }
 
 }  // namespace
+
+uint32_t entry_check(const Entry& e, uint64_t generation) {
+  std::array<uint64_t, 8> words{};
+  words[0] = generation;
+  words[1] = e.digest_hi.load(std::memory_order_relaxed);
+  words[2] = e.digest_lo.load(std::memory_order_relaxed);
+  words[3] = e.checksum.load(std::memory_order_relaxed);
+  words[4] = e.location.load(std::memory_order_relaxed);
+  words[5] = uint64_t{e.length.load(std::memory_order_relaxed)} | uint64_t{e.space_part.load(std::memory_order_relaxed)}
+                                                                      << 32;
+  words[6] = uint64_t{e.parent.load(std::memory_order_relaxed)} | uint64_t{e.depth_flags.load(std::memory_order_relaxed)}
+                                                                      << 32;
+  words[7] = e.parent_tag.load(std::memory_order_relaxed);
+  // Of the last word only the tag's four bytes are in the formula: 60 bytes in all.
+  return static_cast<uint32_t>(checksum(std::span(reinterpret_cast<const std::byte*>(words.data()), 60)));
+}
+
+uint32_t header_check(const ControlHeader& header) {
+  constexpr size_t kFixed = offsetof(ControlHeader, lock_owner_pid);
+  std::array<std::byte, kFixed + sizeof(header.run)> bytes;
+  std::memcpy(bytes.data(), &header, kFixed);
+  std::memcpy(bytes.data() + kFixed, &header.run, sizeof(header.run));
+  return static_cast<uint32_t>(checksum(bytes));
+}
 
 ControlLayout ControlLayout::of(uint32_t max_entries, uint32_t extents) {
   ControlLayout layout;

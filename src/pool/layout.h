@@ -62,6 +62,7 @@ enum EntryFlags : uint8_t {
   kSoleCopy = 1 << 3,    // no other node is known to hold it
   kDemote = 1 << 4,      // evict before others of its age
   kFarTouched = 1 << 5,  // was read by another node
+  kUnverified = 1 << 6,  // crossed a restart, and nobody has compared its bytes since: readers do, whatever their policy
 };
 
 struct alignas(64) Entry {
@@ -81,6 +82,9 @@ struct alignas(64) Entry {
 static_assert(sizeof(Entry) == 64 && offsetof(Entry, digest_hi) == 8 && offsetof(Entry, location) == 32);
 static_assert(offsetof(Entry, space_part) == 44 && offsetof(Entry, depth_flags) == 52 && offsetof(Entry, check) == 56);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+// What `check` has to be, for the fields as they are and this generation.
+uint32_t entry_check(const Entry& entry, uint64_t generation);
 
 inline constexpr uint64_t kNoLocation = ~uint64_t{0};
 inline constexpr uint32_t kSlotAlign = 64;  // bytes; slots begin at and are multiples of it
@@ -136,7 +140,7 @@ struct ControlHeader {
   uint32_t layout_version;  // kLayoutVersion
   uint32_t header_bytes;    // sizeof(ControlHeader)
   uint8_t boot_id[16];      // /proc/sys/kernel/random/boot_id: after a reboot nothing here is valid
-  uint64_t incarnation[2];  // random, of this run of the node
+  uint64_t incarnation[2];  // random; stays when a node takes over the memory of the one before
   uint64_t control_bytes;   // of the whole memfd
   uint64_t arena_bytes;
   uint64_t extent_bytes;
@@ -151,9 +155,15 @@ struct ControlHeader {
   uint64_t overflow_at;            // Bucket[overflow_buckets]
   uint32_t tick_ms;
   std::atomic<uint32_t> lock_owner_pid;   // the node that writes here
+  uint32_t run;                           // of this incarnation: grows with each restart that kept the memory
+  uint32_t check;                         // header_check(): a damaged header is not taken for another one
   alignas(64) std::atomic<uint32_t> now;  // Tick, advanced by the node: clients need no clock to touch a block
 };
-static_assert(sizeof(ControlHeader) <= 4096);
+static_assert(sizeof(ControlHeader) == 256 && offsetof(ControlHeader, lock_owner_pid) == 132);
+static_assert(offsetof(ControlHeader, check) == 140 && offsetof(ControlHeader, now) == 192);
+
+// Low half of XXH3-64 over the header's bytes before lock_owner_pid, and the run.
+uint32_t header_check(const ControlHeader& header);
 
 // The sizes and places of the control memory for `max_entries` entries.
 struct ControlLayout {
@@ -215,12 +225,15 @@ struct PinTable {
   std::atomic<uint64_t> misses;     // blocks that were looked for and not there
   std::atomic<uint64_t> bytes_got;  // of the hits
   alignas(64) std::atomic<uint32_t> high_water;
+  // Not zero: another node took over the memory. No pin counts that is published here from now on; those before do.
+  std::atomic<uint32_t> closed;
   alignas(64) std::atomic<uint64_t> pins[1];  // [capacity]
 
   static constexpr uint64_t bytes_for(uint32_t capacity) { return 128 + uint64_t{capacity} * 8; }
 };
 static_assert(offsetof(PinTable, hits) == 16 && offsetof(PinTable, bytes_got) == 32);
-static_assert(offsetof(PinTable, high_water) == 64 && offsetof(PinTable, pins) == 128);
+static_assert(offsetof(PinTable, high_water) == 64 && offsetof(PinTable, closed) == 68);
+static_assert(offsetof(PinTable, pins) == 128);
 
 inline constexpr uint32_t kMaxPins = 1u << 20;  // words of one session's pin table
 

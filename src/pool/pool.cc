@@ -40,6 +40,7 @@ Pool::Pool(const PoolConfig& config, PoolMemory* memory)
       control_(memory->control()),
       index_(control_),
       slots_(memory->config().extent_bytes, static_cast<uint32_t>(memory->arena_bytes() / memory->config().extent_bytes)),
+      ledger_(memory->ledger()),
       private_(size_t{control_.max_entries} + 1),
       retention_(make_retention(config.retention, private_, memory->touch())),
       free_entries_(control_.max_entries),
@@ -54,13 +55,14 @@ Pool::Pool(const PoolConfig& config, PoolMemory* memory)
   node_session_->pin_capacity = kNodePins;
   pinners_.push_back(node_session_.get());
   for (uint32_t i = kNodePins; i-- > 0;) free_node_pins_.push_back(i);
+  if (ledger_ != nullptr) slots_.record_to(ledger_->extent_slot_bytes());
 }
 
 Pool::~Pool() = default;
 
 void Pool::set_time(uint64_t now_ms) {
   now_ms_ = std::max(now_ms_, now_ms);
-  const Tick tick = static_cast<Tick>(1 + now_ms_ / config_.tick_ms);
+  const Tick tick = first_tick_ + static_cast<Tick>(now_ms_ / config_.tick_ms);
   if (tick == now_) return;
   now_ = tick;
   control_.header->now.store(tick, std::memory_order_release);
@@ -113,6 +115,7 @@ StatusOr<SpaceInfo> Pool::open_space(std::string_view alias, std::string_view re
   space->id = id;
   space->identity = *std::move(identity);
   space->ref = {static_cast<uint16_t>(free - spaces_.begin()), next_epoch_++};
+  if (Status status = record_space(*space); !status.ok()) return status;
   for (const Part& part : space->identity.parts) {
     if (part.block_bytes > 0 && part.block_bytes <= slots_.extent_bytes()) slots_.declare(part.block_bytes);
   }
@@ -121,6 +124,13 @@ StatusOr<SpaceInfo> Pool::open_space(std::string_view alias, std::string_view re
   const SpaceInfo info{space->ref, space->id, space->epochs};
   *free = std::move(space);
   return info;
+}
+
+// For a node that comes after this one. Before the namespace's word says that it is open.
+Status Pool::record_space(const Space& space) {
+  if (ledger_ == nullptr) return ok_status();
+  ledger_->note_next_epoch(next_epoch_);
+  return ledger_->write_space(space.ref.slot, {space.alias, space.record, space.id, space.ref.epoch, space.epochs});
 }
 
 StatusOr<uint64_t> Pool::flush_space(std::string_view alias) {
@@ -132,6 +142,7 @@ StatusOr<uint64_t> Pool::flush_space(std::string_view alias) {
   // From this store on every reader of the old epoch misses and every commit under it is refused.
   control_.space_words[slot].store(0, std::memory_order_seq_cst);
   space.flushed = true;
+  if (ledger_ != nullptr) ledger_->erase_space(slot);
   const uint64_t hidden = space.live_blocks;
   stats_.flushed += hidden;
   flushed_.push_back(slot);
@@ -145,6 +156,7 @@ StatusOr<uint64_t> Pool::flush_space(std::string_view alias) {
   next->identity = space.identity;
   next->epochs = space.epochs + 1;
   next->ref = {static_cast<uint16_t>(free - spaces_.begin()), next_epoch_++};
+  if (!record_space(*next).ok()) return hidden;  // likewise once there is memory for its record
   control_.space_words[next->ref.slot].store(next->ref.epoch, std::memory_order_seq_cst);
   aliases_.emplace(next->alias, next->ref.slot);
   *free = std::move(next);
@@ -170,6 +182,7 @@ Status Pool::add_session(SessionId id, const SessionLimits& limits, PinTable* pi
   session->limits = limits;
   session->pins = pins;
   session->pin_capacity = capacity;
+  if (ledger_ != nullptr) session->granted_record = ledger_->granted(id);
   const auto [at, made] = sessions_.emplace(id, std::move(session));
   if (!made) return already_exists("session " + std::to_string(id) + " exists");
   pinners_.push_back(at->second.get());
@@ -271,20 +284,7 @@ void Pool::free_entry(EntryId id) {
 
 void Pool::write_check(EntryId id) {
   Entry& e = entry(id);
-  std::array<uint64_t, 8> words{};
-  words[0] = seq_generation(e.seq.load(std::memory_order_relaxed));
-  words[1] = e.digest_hi.load(std::memory_order_relaxed);
-  words[2] = e.digest_lo.load(std::memory_order_relaxed);
-  words[3] = e.checksum.load(std::memory_order_relaxed);
-  words[4] = e.location.load(std::memory_order_relaxed);
-  words[5] = uint64_t{e.length.load(std::memory_order_relaxed)} | uint64_t{e.space_part.load(std::memory_order_relaxed)}
-                                                                      << 32;
-  words[6] = uint64_t{e.parent.load(std::memory_order_relaxed)} | uint64_t{e.depth_flags.load(std::memory_order_relaxed)}
-                                                                      << 32;
-  words[7] = e.parent_tag.load(std::memory_order_relaxed);
-  // Of the last word only the tag's four bytes are in the formula: 60 bytes in all.
-  const auto* bytes = reinterpret_cast<const std::byte*>(words.data());
-  set_field(e.check, static_cast<uint32_t>(checksum(std::span(bytes, 60))));
+  set_field(e.check, entry_check(e, seq_generation(e.seq.load(std::memory_order_relaxed))));
 }
 
 // A client wrote the word: a time that has not come yet is now.
@@ -300,12 +300,13 @@ void Pool::record_change(ChangeKind kind, EntryId id) {
 
 void Pool::account_live(EntryId id, int sign) {
   const uint64_t length = entry(id).length.load(std::memory_order_relaxed);
+  const bool unverified = (entry(id).depth_flags.load(std::memory_order_relaxed) & kUnverified) != 0;
   Space& space = *spaces_[space_of_entry(id)];
   if (sign > 0) {
-    ++stats_.live_blocks, stats_.live_bytes += length;
+    ++stats_.live_blocks, stats_.live_bytes += length, stats_.unverified_blocks += unverified;
     ++space.live_blocks, space.live_bytes += length;
   } else {
-    --stats_.live_blocks, stats_.live_bytes -= length;
+    --stats_.live_blocks, stats_.live_bytes -= length, stats_.unverified_blocks -= unverified;
     --space.live_blocks, space.live_bytes -= length;
   }
 }
@@ -382,7 +383,7 @@ PoolStats Pool::stats() const {
 
 void Pool::set_flags(EntryId id, uint8_t set, uint8_t clear) {
   if (id == kNoEntry || id > control_.max_entries || state(id) != EntryState::kLive) return;
-  constexpr uint8_t kTiers = kInDram | kOnDisk;
+  constexpr uint8_t kTiers = kInDram | kOnDisk | kUnverified;  // not for the caller to say
   Entry& e = entry(id);
   const uint32_t before = e.depth_flags.load(std::memory_order_relaxed);
   const uint32_t after = (before | (set & ~kTiers)) & ~static_cast<uint32_t>(clear & ~kTiers);

@@ -155,17 +155,57 @@ struct PoolStats {
   uint64_t grants_stopped[kGrantStops] = {};  // by the reason; grants_refused is their sum
   uint64_t grants_refused = 0, bad_blocks = 0, false_reports = 0, garbage_pins = 0, index_full = 0, stubs_made = 0,
            stubs_filled = 0, moved_blocks = 0, extents_moved = 0, over_pinned_sessions = 0, rechecks_skipped = 0;
+  uint64_t unverified_blocks = 0;  // that crossed a restart and were not compared yet
   uint64_t metadata_bytes = 0;
+};
+
+// A session of a node that has ended, whose process lives.
+struct Survivor {
+  SessionId id = 0;
+  SessionLimits limits;
+  PinTable* pins = nullptr;  // writable here
+  uint32_t capacity = 0;
+};
+
+// Why an entry or a namespace of kept memory was not taken over.
+enum class NotKept : uint8_t {
+  kUnfinished,  // it was being written, or on its way out
+  kDamaged,     // its check does not hold
+  kPlace,       // its bytes would lie where none can
+  kSlotTwice,   // another entry claims the same slot: both are dropped
+  kName,        // another entry has the same name
+  kParent,      // the block above it is not there, or another one
+  kSpace,       // its namespace was flushed, or is not known
+  kOwner,       // a granted slot whose owner is gone
+};
+inline constexpr int kNotKeptReasons = 8;
+const char* not_kept_name(NotKept reason);
+
+// What a take-over came to.
+struct TakeOver {
+  uint64_t blocks = 0, bytes = 0, stubs = 0, namespaces = 0;
+  uint64_t granted_slots = 0;  // that survivors still hold
+  uint64_t held_slots = 0;     // of blocks that are gone, but which survivors still read
+  uint64_t not_kept[kNotKeptReasons] = {};
+  uint32_t extents = 0;  // that have their memory: the first so many
 };
 
 // The memory that a pool of this configuration wants: defaults filled in.
 PoolMemoryConfig memory_for(const PoolConfig& config);
+
+class KeptMemory;
 
 class Pool {
  public:
   // Makes a pool in `memory`, which was made for memory_for(config) and must outlive the pool. kInvalidArgument for a
   // configuration that cannot work.
   static StatusOr<std::unique_ptr<Pool>> create(const PoolConfig& config, PoolMemory* memory);
+  // Goes on with the pool of a node that has ended: `memory` took `kept` over. `survivors` are the sessions of its ledger
+  // whose processes live; each is in the new ledger already, and is a session of this pool afterwards, with its pins and its
+  // grants. kFailedPrecondition: what is kept cannot be used without a risk for those (half a sentence says why); nothing
+  // was changed then but that their pin tables are closed. pool_attach.cc has the rules.
+  static StatusOr<std::unique_ptr<Pool>> take_over(const PoolConfig& config, PoolMemory* memory, const KeptMemory& kept,
+                                                   std::span<const Survivor> survivors, TakeOver* result);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -239,6 +279,8 @@ class Pool {
   void remove(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> codes);
   // Somebody found wrong bytes. The pool looks itself: true if they are wrong, and the block is quarantined.
   bool report_bad(EntryId id, uint32_t generation);
+  // The bytes of a block that crossed a restart were compared and are right. False: it is another one by now.
+  bool mark_verified(EntryId id, uint32_t generation);
   // Whether so many bytes may be read for this session's sake now, and if so, that they will be. Commits that are checked
   // count too.
   bool may_verify(SessionId session, uint64_t bytes);
@@ -254,6 +296,7 @@ class Pool {
   std::vector<EntryInfo> walk(uint16_t space, uint64_t* cursor, size_t limit) const;
   PoolStats stats() const;
   uint64_t evicted() const { return stats_.evicted; }
+  uint64_t unverified_blocks() const { return stats_.unverified_blocks; }
   const ControlView& control() const { return control_; }
   // Looks at everything, O(max_blocks): whether links, lists, counts and slots agree. Empty, or the first disagreement in
   // words. For tests and for a node that is asked to examine itself.
@@ -307,7 +350,9 @@ class Pool {
     uint32_t generation;
     uint64_t offset;
     bool quarantine;
+    uint32_t record;  // in the ledger
   };
+  class Attacher;
   struct RemotePinState {
     uint32_t word;  // index in node_pins_
     uint64_t connection;
@@ -322,6 +367,7 @@ class Pool {
 
   // pool.cc: namespaces, sessions, the life of entries
   Space* space_of(SpaceRef ref) const;
+  Status record_space(const Space& space);
   Entry& entry(EntryId id) const { return control_.entries[id]; }
   EntryState state(EntryId id) const { return seq_state(entry(id).seq.load(std::memory_order_relaxed)); }
   Digest digest_of(EntryId id) const;
@@ -338,6 +384,7 @@ class Pool {
   EntryId acquire_entry();
   std::optional<uint64_t> acquire_slot(SlotAllocator::Class c, GrantStop* stop);
   bool holds(SessionId session, EntryId id, uint32_t generation) const;
+  static void record_granted(Session& session);
   void enlist_grant(Session& session, EntryId id);
   void delist_grant(Session& session, EntryId id);
   bool well_formed(const Space& space, const CommitRecord& record) const;
@@ -392,12 +439,14 @@ class Pool {
   ControlView control_;
   IndexWriter index_;
   SlotAllocator slots_;
+  Ledger* ledger_;  // null: the pool ends with its node
   std::vector<PrivateEntry> private_;
   std::unique_ptr<Retention> retention_;
   ChangeFeed changes_;
   SessionLog session_log_;
 
   uint64_t now_ms_ = 0;
+  Tick first_tick_ = 1;  // at time 0
   Tick now_ = 1;
   EntryId free_head_ = kNoEntry;
   uint32_t fresh_ = 1;  // entries from here on were never used

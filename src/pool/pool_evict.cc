@@ -207,10 +207,25 @@ bool Pool::report_bad(EntryId id, uint32_t generation) {
   return true;
 }
 
+bool Pool::mark_verified(EntryId id, uint32_t generation) {
+  if (id == kNoEntry || id > control_.max_entries) return false;
+  Entry& e = entry(id);
+  const uint64_t seq = e.seq.load(std::memory_order_relaxed);
+  const uint32_t flags = e.depth_flags.load(std::memory_order_relaxed);
+  if (seq_state(seq) != EntryState::kLive || static_cast<uint32_t>(seq_generation(seq)) != generation) return false;
+  if ((flags & kUnverified) == 0) return true;
+  set_field(e.depth_flags, flags & ~uint32_t{kUnverified});
+  write_check(id);
+  --stats_.unverified_blocks;
+  return true;
+}
+
 // ---- slots --------------------------------------------------------------------------------------------------------
 
+// Before the entry says anything else: a node that comes after this one knows by the record who may read there.
 void Pool::hold_slot(EntryId id, uint64_t generation, uint64_t offset, bool quarantine) {
-  held_.push_back({id, static_cast<uint32_t>(generation), offset, quarantine});
+  const uint32_t record = ledger_ == nullptr ? 0 : ledger_->add_held(make_pin(id, generation), offset);
+  held_.push_back({id, static_cast<uint32_t>(generation), offset, quarantine, record});
 }
 
 // Gives back the held slots that nobody pins. The entry of each was marked before this looks at the pins.
@@ -222,7 +237,7 @@ void Pool::settle_held_slots() {
   std::sort(held_.begin(), held_.end(), before);
   std::vector<bool> pinned(held_.size());
   for_each_pin([&](Session&, uint64_t pin) {
-    const HeldSlot wanted{pin_entry(pin), pin_generation(pin), 0, false};
+    const HeldSlot wanted{pin_entry(pin), pin_generation(pin), 0, false, 0};
     const auto at = std::lower_bound(held_.begin(), held_.end(), wanted, before);
     if (at != held_.end() && at->id == wanted.id && at->generation == wanted.generation) {
       pinned[static_cast<size_t>(at - held_.begin())] = true;
@@ -233,6 +248,7 @@ void Pool::settle_held_slots() {
     if (pinned[i]) {
       held_[kept++] = held_[i];
     } else {
+      if (ledger_ != nullptr) ledger_->erase_held(held_[i].record);
       return_slot(held_[i].offset, held_[i].quarantine);
     }
   }

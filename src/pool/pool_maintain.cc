@@ -161,11 +161,11 @@ void Pool::move_block(EntryId id) {
   const uint32_t length = e.length.load(std::memory_order_relaxed);
   if (memory_->arena() != nullptr) std::memcpy(memory_->arena() + *offset, memory_->arena() + old_offset, length);
   const uint64_t generation = seq_generation(e.seq.load(std::memory_order_relaxed));
+  hold_slot(id, generation, old_offset, false);
   e.seq.store(make_seq(generation + 1, EntryState::kWriting), std::memory_order_seq_cst);
   set_field(e.location, make_location(0, *offset));
   write_check(id);
   e.seq.store(make_seq(generation + 1, EntryState::kLive), std::memory_order_seq_cst);
-  hold_slot(id, generation, old_offset, false);
   ++stats_.moved_blocks;
 }
 

@@ -3,14 +3,15 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <string>
 
-namespace kvist {
-namespace {
+#include "pool/kept_memory.h"
 
-// The kernel's id of this boot: memory from before it cannot be meant.
+namespace kvist {
+
 void read_boot_id(uint8_t out[16]) {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string text;
@@ -24,9 +25,9 @@ void read_boot_id(uint8_t out[16]) {
   }
 }
 
-}  // namespace
+namespace {
 
-StatusOr<std::unique_ptr<PoolMemory>> PoolMemory::create(const PoolMemoryConfig& config) {
+Status check_config(const PoolMemoryConfig& config) {
   if (config.extent_bytes < 4096 || config.extent_bytes % 4096 != 0) {
     return invalid_argument("an extent must be a multiple of 4096 bytes, not " + std::to_string(config.extent_bytes));
   }
@@ -39,42 +40,83 @@ StatusOr<std::unique_ptr<PoolMemory>> PoolMemory::create(const PoolMemoryConfig&
                             std::to_string(config.max_entries));
   }
   const uint64_t extents = config.arena_bytes / config.extent_bytes;
-  if (extents > UINT32_MAX / 2) return invalid_argument("too many extents: make them larger");
+  return extents > UINT32_MAX / 2 ? invalid_argument("too many extents: make them larger") : ok_status();
+}
+
+uint64_t touch_bytes(const PoolMemoryConfig& config) { return (uint64_t{config.max_entries} + 1) * sizeof(Tick); }
+
+}  // namespace
+
+StatusOr<std::unique_ptr<PoolMemory>> PoolMemory::create(const PoolMemoryConfig& config) {
+  if (Status status = check_config(config); !status.ok()) return status;
   auto memory = std::make_unique<PoolMemory>();
   memory->config_ = config;
-  memory->config_.arena_bytes = extents * config.extent_bytes;
-
-  const ControlLayout layout = ControlLayout::of(config.max_entries, static_cast<uint32_t>(extents));
-  StatusOr<SharedMemory> control = SharedMemory::create("kvist-control", layout.bytes);
-  if (!control.ok()) return control.status();
-  memory->control_ = *std::move(control);
-  StatusOr<SharedMemory> touch = SharedMemory::create("kvist-touch", (uint64_t{config.max_entries} + 1) * sizeof(uint32_t));
+  memory->config_.arena_bytes = config.arena_bytes / config.extent_bytes * config.extent_bytes;
+  StatusOr<SharedMemory> touch = SharedMemory::create("kvist-touch", touch_bytes(config));
   if (!touch.ok()) return touch.status();
   memory->touch_ = *std::move(touch);
-  // Tables are read by clients: a page that is missing would be charged to whoever reads it first.
-  for (SharedMemory* tables : {&memory->control_, &memory->touch_}) {
-    if (Status status = tables->populate(0, tables->size()); !status.ok()) return status;
-  }
-  if (Status status = memory->control_.seal_future_write(); !status.ok()) return status;
+  if (Status status = memory->touch_.populate(0, memory->touch_.size()); !status.ok()) return status;
   if (config.with_arena) {
     StatusOr<SharedMemory> arena = SharedMemory::create("kvist-arena", memory->config_.arena_bytes, config.pages);
     if (!arena.ok()) return arena.status();
     memory->arena_ = *std::move(arena);
   }
+  Heritage none{{0, 0}, 0, 1};
+  if (::getrandom(none.incarnation, sizeof(none.incarnation), 0) != sizeof(none.incarnation)) {
+    return internal_error("the system gave no random bytes");
+  }
+  if (Status status = memory->make_tables(none); !status.ok()) return status;
+  return memory;
+}
 
-  memory->view_ = ControlView::over(memory->control_.data(), layout);
-  memory->touch_words_ = reinterpret_cast<std::atomic<uint32_t>*>(memory->touch_.data());
-  ControlHeader* header = memory->view_.header;
+StatusOr<std::unique_ptr<PoolMemory>> PoolMemory::take_over(const PoolMemoryConfig& config, KeptMemory& kept) {
+  if (Status status = check_config(config); !status.ok()) return status;
+  auto memory = std::make_unique<PoolMemory>();
+  memory->config_ = config;
+  memory->config_.arena_bytes = kept.header().arena_bytes;
+  memory->config_.with_ledger = true;
+  StatusOr<SharedMemory> touch = SharedMemory::take_over(kept.take_touch());
+  if (!touch.ok()) return touch.status();
+  memory->touch_ = *std::move(touch);
+  StatusOr<SharedMemory> arena = SharedMemory::take_over(kept.take_arena());
+  if (!arena.ok()) return arena.status();
+  memory->arena_ = *std::move(arena);
+  const ControlHeader& before = kept.header();
+  const Heritage heritage{{before.incarnation[0], before.incarnation[1]},
+                          before.run + 1,
+                          std::max<Tick>(1, before.now.load(std::memory_order_relaxed))};
+  if (Status status = memory->make_tables(heritage); !status.ok()) return status;
+  return memory;
+}
+
+// The tables that only the node writes: control memory, and the ledger where there is one.
+Status PoolMemory::make_tables(const Heritage& heritage) {
+  const ControlLayout layout =
+      ControlLayout::of(config_.max_entries, static_cast<uint32_t>(config_.arena_bytes / config_.extent_bytes));
+  StatusOr<SharedMemory> control = SharedMemory::create("kvist-control", layout.bytes);
+  if (!control.ok()) return control.status();
+  control_ = *std::move(control);
+  // Tables are read by clients: a page that is missing would be charged to whoever reads it first.
+  if (Status status = control_.populate(0, control_.size()); !status.ok()) return status;
+  if (Status status = control_.seal_future_write(); !status.ok()) return status;
+  if (config_.with_ledger) {
+    StatusOr<Ledger> ledger = Ledger::create(layout.extents, heritage.incarnation, heritage.run);
+    if (!ledger.ok()) return ledger.status();
+    ledger_ = *std::move(ledger);
+  }
+  view_ = ControlView::over(control_.data(), layout);
+  touch_words_ = reinterpret_cast<std::atomic<uint32_t>*>(touch_.data());
+  ControlHeader* header = view_.header;
   header->magic = kControlMagic;
   header->layout_version = kLayoutVersion;
   header->header_bytes = sizeof(ControlHeader);
   read_boot_id(header->boot_id);
-  if (::getrandom(header->incarnation, sizeof(header->incarnation), 0) != sizeof(header->incarnation)) {
-    return internal_error("the system gave no random bytes");
-  }
+  header->incarnation[0] = heritage.incarnation[0];
+  header->incarnation[1] = heritage.incarnation[1];
+  header->run = heritage.run;
   header->control_bytes = layout.bytes;
-  header->arena_bytes = memory->config_.arena_bytes;
-  header->extent_bytes = config.extent_bytes;
+  header->arena_bytes = config_.arena_bytes;
+  header->extent_bytes = config_.extent_bytes;
   header->extents = layout.extents;
   header->max_entries = layout.max_entries;
   header->buckets_per_partition = layout.buckets_per_partition;
@@ -84,10 +126,11 @@ StatusOr<std::unique_ptr<PoolMemory>> PoolMemory::create(const PoolMemoryConfig&
   header->entries_at = layout.entries_at;
   header->buckets_at = layout.buckets_at;
   header->overflow_at = layout.overflow_at;
-  header->tick_ms = config.tick_ms;
+  header->tick_ms = config_.tick_ms;
+  header->check = header_check(*header);
   header->lock_owner_pid.store(static_cast<uint32_t>(::getpid()), std::memory_order_relaxed);
-  header->now.store(1, std::memory_order_release);
-  return memory;
+  header->now.store(heritage.now, std::memory_order_release);
+  return ok_status();
 }
 
 Status PoolMemory::populate_extent(uint32_t extent) {

@@ -1,5 +1,7 @@
 // pool/pool_memory.h: the memory of one domain: control tables, touch words and the arena, each its own sealed memfd.
 //
+// With a ledger beside it, all that a pool is survives its node, for as long as somebody keeps the descriptors.
+//
 // Made before the Pool, outlives it, and keeps its descriptors for handing to clients. Control and touch memory are
 // allocated and mapped at once; the arena is populated extent by extent, by whoever drives the pool (Pool::add_extent()
 // says when one is ready).
@@ -12,6 +14,7 @@
 #include "kvist/status.h"
 #include "memory/shared_memory.h"
 #include "pool/layout.h"
+#include "pool/ledger.h"
 
 namespace kvist {
 
@@ -22,12 +25,23 @@ struct PoolMemoryConfig {
   uint32_t tick_ms = 1000;
   bool with_arena = true;        // false: an index without bytes, for replays and simulations
   Pages pages = Pages::kNormal;  // of the arena
+  bool with_ledger = false;      // true: so that another node can take the pool over (ledger.h)
 };
+
+class KeptMemory;
+
+// The kernel's id of this boot: memory from before it cannot be meant.
+void read_boot_id(uint8_t out[16]);
 
 class PoolMemory {
  public:
   // kResourceExhausted: the tables do not fit in memory. kInvalidArgument: sizes out of bounds.
   static StatusOr<std::unique_ptr<PoolMemory>> create(const PoolMemoryConfig& config);
+
+  // The touch words and the arena of a node that has ended, under new control memory (the old one is sealed against every
+  // writer but that node) and a new ledger: for Pool::take_over(). `kept` was opened for this configuration, and loses both
+  // descriptors.
+  static StatusOr<std::unique_ptr<PoolMemory>> take_over(const PoolMemoryConfig& config, KeptMemory& kept);
 
   const PoolMemoryConfig& config() const { return config_; }
   const ControlView& control() const { return view_; }
@@ -53,10 +67,19 @@ class PoolMemory {
   const SharedMemory& control_memory() const { return control_; }
   const SharedMemory& touch_memory() const { return touch_; }
   const SharedMemory& arena_memory() const { return arena_; }
+  Ledger* ledger() { return config_.with_ledger ? &ledger_ : nullptr; }
 
  private:
+  struct Heritage {
+    uint64_t incarnation[2];
+    uint32_t run;
+    Tick now;
+  };
+  Status make_tables(const Heritage& heritage);
+
   PoolMemoryConfig config_;
   SharedMemory control_, touch_, arena_;
+  Ledger ledger_;
   ControlView view_;
   std::atomic<uint32_t>* touch_words_ = nullptr;
 };

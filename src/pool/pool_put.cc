@@ -43,6 +43,11 @@ std::optional<uint64_t> Pool::acquire_slot(SlotAllocator::Class c, GrantStop* st
 
 // ---- grants -------------------------------------------------------------------------------------------------------
 
+void Pool::record_granted(Session& session) {
+  if (session.granted_record == nullptr) return;
+  session.granted_record->store(static_cast<uint32_t>(session.granted_slots), std::memory_order_release);
+}
+
 void Pool::enlist_grant(Session& session, EntryId id) {
   PrivateEntry& grant = private_[id];
   grant.prev = kNoEntry;
@@ -51,6 +56,8 @@ void Pool::enlist_grant(Session& session, EntryId id) {
   session.granted_head = id;
   ++session.granted_slots;
   session.granted_bytes += entry(id).length.load(std::memory_order_relaxed);
+  // After the entry says that it is granted, and below before it ceases to: never more than can be found.
+  record_granted(session);
 }
 
 void Pool::delist_grant(Session& session, EntryId id) {
@@ -59,6 +66,7 @@ void Pool::delist_grant(Session& session, EntryId id) {
   if (grant.next != kNoEntry) private_[grant.next].prev = grant.prev;
   grant.prev = grant.next = kNoEntry;
   --session.granted_slots;
+  record_granted(session);
   session.granted_bytes -= entry(id).length.load(std::memory_order_relaxed);
 }
 
@@ -108,6 +116,7 @@ size_t Pool::grant(SessionId id, uint32_t length, std::span<Grant> out, GrantSto
     set_field(e.length, slot_bytes);
     set_field(e.space_part, 0);
     set_field(e.parent, kNoEntry);
+    if (ledger_ != nullptr) set_field(e.check, entry_check(e, generation));
     e.seq.store(make_seq(generation, EntryState::kReserved), std::memory_order_seq_cst);
     enlist_grant(session, entry_id);
     out[granted] = {entry_id, static_cast<uint32_t>(generation), *offset, slot_bytes};

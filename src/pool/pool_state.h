@@ -27,9 +27,10 @@ struct Pool::Session {
   uint32_t pin_capacity = 0;
   EntryId granted_head = kNoEntry;  // through PrivateEntry's links
   uint64_t granted_slots = 0, granted_bytes = 0;
-  uint64_t pinned_blocks = 0, pinned_bytes = 0;  // as of the last count
-  uint64_t words_recounted = 0;                  // of its pin table, since the last tick, to see whether it is still over
-  uint64_t verified_bytes = 0;                   // since the last tick
+  std::atomic<uint32_t>* granted_record = nullptr;  // in the ledger
+  uint64_t pinned_blocks = 0, pinned_bytes = 0;     // as of the last count
+  uint64_t words_recounted = 0;                     // of its pin table, since the last tick, to see whether it is still over
+  uint64_t verified_bytes = 0;                      // since the last tick
   // The ends of the chains that it filled last. An engine fills a few at a time; more are simply not protected. Where
   // nothing else is left to evict, only the one that grew last is: the room for its next block must not be taken from
   // itself.

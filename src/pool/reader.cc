@@ -134,18 +134,20 @@ PinResult Reader::pin(SpaceRef space, const Located& found, std::atomic<uint64_t
   const uint64_t location = entry.location.load(std::memory_order_acquire);
   const uint32_t length = entry.length.load(std::memory_order_acquire);
   const uint64_t checksum = entry.checksum.load(std::memory_order_acquire);
+  const uint32_t flags = entry.depth_flags.load(std::memory_order_acquire);
   const uint64_t offset = location_offset(location);
   // The block's first line is not prefetched: its page walk would hold up the exchange below for 0.3 us, and most users
   // read it much later.
   publish_pin(word, make_pin(found.id, seq_generation(found.seq)));
-  const bool same = still_live(entry, found.seq);
+  const bool closed = closed_ != nullptr && closed_->load(std::memory_order_seq_cst) != 0;
+  const bool same = still_live(entry, found.seq) && !closed;
   const bool open = space_open(space);
   // A table that is damaged must not send us outside the mapping.
   if (!same || !open || offset > arena_bytes_ || length > arena_bytes_ - offset) {
     unpin(word);
     return open ? PinResult::kMiss : PinResult::kFlushed;
   }
-  *view = {arena_ + offset, length, found.id, found.seq, checksum};
+  *view = {arena_ + offset, length, found.id, found.seq, checksum, (flags & kUnverified) != 0};
   return PinResult::kPinned;
 }
 

@@ -7,8 +7,10 @@
 // The protocol is a hazard pointer across processes. The reader publishes a pin in memory that the node can see, then
 // looks again whether the entry is still what it found. The node marks an entry dead, then looks for pins. Both sides use
 // sequentially consistent operations for those two steps, so that at least one of them sees the other (each of the two
-// weakened to a plain store gives wrong bytes within seconds: tests/mutations). No fence, no system call, and no wait but
-// for the few microseconds in which eviction, having chosen this very block, looks whether somebody holds it.
+// weakened to a plain store gives wrong bytes within seconds: tests/mutations). A node that takes over the memory of one
+// that died cannot mark anything in its tables: it closes the pin tables, then looks at the pins. No fence, no system call,
+// and no wait but for the few microseconds in which eviction, having chosen this very block, looks whether somebody holds
+// it.
 //
 // Threads: a Reader is stateless and may be used from any thread. A pin word belongs to the thread that holds it.
 // Lifetime: the mappings must outlive the Reader and every view.
@@ -43,7 +45,8 @@ struct BlockView {
   uint32_t length = 0;  // bytes
   EntryId id = kNoEntry;
   uint64_t seq = 0;
-  uint64_t checksum = 0;  // XXH3-64 that the bytes must have
+  uint64_t checksum = 0;    // XXH3-64 that the bytes must have
+  bool unverified = false;  // they crossed a restart of the node: not to be shown to anybody before they were compared
 };
 
 enum class PinResult : uint8_t {
@@ -58,6 +61,9 @@ class Reader {
   // `arena` holds arena_bytes; `touch` one word an entry, or null: uses are then not recorded.
   Reader(ControlView control, std::atomic<uint32_t>* touch, const std::byte* arena, uint64_t arena_bytes)
       : control_(control), touch_(touch), arena_(arena), arena_bytes_(arena_bytes) {}
+
+  // Where the pin table says that it is closed, of a reader whose node may be followed by another one on the same memory.
+  void set_closed(const std::atomic<uint32_t>* closed) { closed_ = closed; }
 
   // Looks up (digests[i], part) for each i and writes out[i]. Memory latency overlaps across the batch. Returns the number
   // found. With `stop_at_miss`, entries after the first miss may be left as not found without having been looked up.
@@ -95,6 +101,7 @@ class Reader {
   std::atomic<uint32_t>* touch_ = nullptr;
   const std::byte* arena_ = nullptr;
   uint64_t arena_bytes_ = 0;
+  const std::atomic<uint32_t>* closed_ = nullptr;
 };
 
 }  // namespace kvist

@@ -85,6 +85,7 @@ StatusOr<std::unique_ptr<ChildNode>> ChildNode::start(uint64_t memory_bytes, std
                                 "--socket", node->socket_, "--admin",
                                 "none",     "--log-level", "error"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
+  node->arguments_ = argv;
   node->pid_ = start_program(own_program(), argv);
   if (node->pid_ < 0) return unavailable("the node could not be started: " + std::string(std::strerror(errno)));
   const Deadline deadline = within(std::chrono::seconds(10));
@@ -100,8 +101,18 @@ StatusOr<std::unique_ptr<ChildNode>> ChildNode::start(uint64_t memory_bytes, std
   return deadline_exceeded("the node did not answer within 10 s");
 }
 
+Status ChildNode::kill_and_start_again() {
+  if (pid_ > 0) ::kill(pid_, SIGKILL), ::waitpid(pid_, nullptr, 0);
+  pid_ = start_program(own_program(), arguments_);
+  return pid_ > 0 ? ok_status() : unavailable("the node could not be started: " + std::string(std::strerror(errno)));
+}
+
 ChildNode::~ChildNode() {
   if (pid_ > 0) stop_program(pid_);
+  // One that keeps its memory leaves a process behind, which ends when no other node comes.
+  const std::string keeper = socket_ + ".keeper";
+  const Deadline patience = within(std::chrono::seconds(10));
+  while (::access(keeper.c_str(), F_OK) == 0 && !patience.passed()) nap();
   ::unlink(socket_.c_str());
   ::unlink((socket_ + ".lock").c_str());
   ::rmdir(folder_.c_str());

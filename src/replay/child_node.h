@@ -21,6 +21,9 @@ class ChildNode {
   static StatusOr<std::unique_ptr<ChildNode>> start(uint64_t memory_bytes, std::vector<std::string> arguments = {});
   ~ChildNode();  // SIGTERM, then SIGKILL after 10 s
 
+  // kill -9, and the same again at once. Whether it answers is the caller's to see. kUnavailable.
+  Status kill_and_start_again();
+
   pid_t pid() const { return pid_; }
   const std::string& socket() const { return socket_; }
   StatusOr<Client> connect(Verify verify = Verify::kSampled) const;
@@ -35,6 +38,7 @@ class ChildNode {
   ChildNode() = default;
   pid_t pid_ = -1;
   std::string folder_, socket_;
+  std::vector<std::string> arguments_;
 };
 
 // Bytes that `pid` holds: private memory and page tables; and of the memfds that it has open, but its arenas, what is

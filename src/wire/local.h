@@ -86,6 +86,11 @@ inline StatusCode status_code_of(uint16_t number) {
 inline constexpr uint16_t kRoomBell = 1 << 0;
 // kClientCounts (WELCOME): behind the pin table there is room for what the client counts (pool/client_counts.h).
 inline constexpr uint16_t kClientCounts = 1 << 1;
+// kFollowsRestart (HELLO): after it has pinned, the client looks whether its pin table is closed; and it compares what is
+// marked as unverified, whatever its policy. Both are needed of those who use memory that outlives a node: where such a
+// client of a node that has ended lives on, or one without this connects while there are blocks that nobody has compared,
+// the memory is not taken over, or the client refused.
+inline constexpr uint16_t kFollowsRestart = 1 << 2;
 
 struct Hello {
   uint16_t version_min = kLocalVersionMin;

@@ -329,6 +329,32 @@ TEST_F(NodeLoss, SlotsThatWereGivenBackAreNotKept) {
   node->signal(SIGCONT);
 }
 
+// A node that takes over the memory of a dead one closes the pin tables that it finds: nothing is pinned there any more.
+TEST_F(NodeLoss, AClosedPinTableTakesNoPins) {
+  const auto node = start_node();
+  ClientOptions options;
+  options.socket = socket_;
+  StatusOr<std::shared_ptr<client::Connection>> connection = client::Connection::connect(options, {});
+  ASSERT_TRUE(connection.ok());
+  StatusOr<std::shared_ptr<client::SpaceState>> space = (*connection)->open(identity("a"), {});
+  ASSERT_TRUE(space.ok());
+  Client other = connect();
+  const std::vector<Digest> chain = random_digests(random_, 4);
+  ASSERT_EQ(put(*other.open(identity("a")), chain), 4u);
+  const auto hits = [&] {
+    client::Reading reading(**space, 4);
+    client::pin_blocks(reading, chain, 0);
+    return reading.set().hits;
+  };
+  EXPECT_EQ(hits(), 4u);
+  PinTable& table = *(*(*connection)->session())->memory().pins;
+  table.closed.store(1);
+  EXPECT_EQ(hits(), 0u);
+  for (uint32_t i = 0; i < table.high_water.load(); ++i) EXPECT_EQ(table.pins[i].load(), 0u) << i;
+  table.closed.store(0);
+  EXPECT_EQ(hits(), 4u);
+}
+
 TEST_F(NodeLoss, AFlushIsNotForgottenWithTheNode) {
   auto node = start_node();
   Client client = connect(), other = connect();

@@ -132,8 +132,10 @@ class ThreadNode {
 // `kvist node` as users run it. Killed with its test.
 class ProcessNode {
  public:
-  // `environment`: NAME=VALUE. Waits for the start-up line or the end of the process.
-  explicit ProcessNode(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {}) {
+  // `environment`: NAME=VALUE. `listen`: descriptors that it gets as from systemd, from number 3 on. Waits for the start-up
+  // line or the end of the process.
+  explicit ProcessNode(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {},
+                       const std::vector<int>& listen = {}) {
     int out[2], err[2];
     if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) return;
     std::vector<std::string> words = {kCommand, "node"};
@@ -143,6 +145,7 @@ class ProcessNode {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::dup2(out[1], STDOUT_FILENO);
       ::dup2(err[1], STDERR_FILENO);
+      if (!listen.empty()) pass_on(listen);
       for (const std::string& variable : environment) ::putenv(const_cast<char*>(variable.c_str()));
       std::vector<char*> argv;
       for (std::string& word : words) argv.push_back(word.data());
@@ -171,7 +174,10 @@ class ProcessNode {
     const size_t at = line_.find("admin=");
     return at == std::string::npos ? "" : line_.substr(at + 6, line_.find(' ', at) - at - 6);
   }
-  void signal(int number) const { ::kill(pid_, number); }
+  // Nothing once it was waited for: kill(-1) would reach every process there is.
+  void signal(int number) const {
+    if (pid_ > 0) ::kill(pid_, number);
+  }
   // The wait status.
   int wait() {
     int status = 0;
@@ -183,6 +189,16 @@ class ProcessNode {
   std::string errors() { return read_until(err_.get(), -1); }
 
  private:
+  // In the child: first out of the way of the numbers that they get.
+  static void pass_on(const std::vector<int>& descriptors) {
+    constexpr int kFirst = 3, kAway = 1000;
+    for (size_t i = 0; i < descriptors.size(); ++i) ::dup2(descriptors[i], kAway + static_cast<int>(i));
+    for (size_t i = 0; i < descriptors.size(); ++i) ::dup2(kAway + static_cast<int>(i), kFirst + static_cast<int>(i));
+    for (size_t i = 0; i < descriptors.size(); ++i) ::close(kAway + static_cast<int>(i));
+    ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
+    ::setenv("LISTEN_FDS", std::to_string(descriptors.size()).c_str(), 1);
+  }
+
   // Up to `end` or the end of the stream.
   static std::string read_until(int fd, int end) {
     std::string text;
@@ -233,7 +249,9 @@ class Child {
     return ::poll(&poll, 1, kWaitSeconds * 1000) > 0 && ::read(said_.get(), &byte, 1) == 1 && byte == 'y';
   }
   pid_t pid() const { return pid_; }
-  void signal(int number) const { ::kill(pid_, number); }
+  void signal(int number) const {
+    if (pid_ > 0) ::kill(pid_, number);
+  }
   void kill() {
     if (pid_ <= 0) return;
     ::kill(pid_, SIGKILL);

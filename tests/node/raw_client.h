@@ -58,6 +58,7 @@ struct HelloFields {
   uint16_t version_min = wire::kLocalVersionMin, version_max = wire::kLocalVersion;
   std::string token = {}, domain = {}, name = "test";
   uint32_t pins = 64;
+  uint16_t features = wire::kFollowsRestart;  // read_right() compares the bytes
   std::optional<uint32_t> pid = {};
   std::optional<uint64_t> start_time = {};
 };
@@ -136,7 +137,7 @@ class RawClient {
                         .token_bytes = static_cast<uint16_t>(fields.token.size()),
                         .domain_bytes = static_cast<uint16_t>(fields.domain.size()),
                         .name_bytes = static_cast<uint16_t>(fields.name.size()),
-                        .features = 0,
+                        .features = fields.features,
                         .unused = 0});
       b.add_text(fields.token + fields.domain + fields.name);
     });

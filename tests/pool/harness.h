@@ -62,9 +62,13 @@ class PinMemory {
 };
 
 struct PoolHarness {
-  explicit PoolHarness(PoolConfig pool_config, Identity given = {}, SessionLimits limits = {}, bool populate = true) {
+  // ledger: another pool may go on in its memory, see pool_attach_test.cc. There is no session of the harness then.
+  explicit PoolHarness(PoolConfig pool_config, Identity given = {}, SessionLimits limits = {}, bool populate = true,
+                       bool ledger = false) {
     config = pool_config;
-    auto made = PoolMemory::create(memory_for(config));
+    PoolMemoryConfig memory_config = memory_for(config);
+    memory_config.with_ledger = ledger;
+    auto made = PoolMemory::create(memory_config);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     memory = *std::move(made);
     auto made_pool = Pool::create(config, memory.get());
@@ -75,7 +79,9 @@ struct PoolHarness {
     if (identity.alias.empty()) identity.alias = "test";
     if (identity.model.empty()) identity.model = "model";
     space = open(identity);
-    EXPECT_TRUE(pool->add_session(kSession, limits, pins.table(), pins.capacity()).ok());
+    if (!ledger) {
+      EXPECT_TRUE(pool->add_session(kSession, limits, pins.table(), pins.capacity()).ok());
+    }
     reader = Reader(memory->control(), memory->touch(), memory->arena(), memory->arena_bytes());
   }
 
