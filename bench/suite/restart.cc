@@ -29,7 +29,7 @@ StatusOr<double> when(double since, const char* what, Done&& done, double patien
 }
 
 struct Restarts {
-  std::vector<double> serving, reconnected, verified, kept;
+  std::vector<double> serving, node_cpu, reconnected, verified, kept;
   uint64_t wrong = 0;
 
   // How many of the chain's blocks are there; each byte is compared.
@@ -57,6 +57,7 @@ struct Restarts {
       return true;
     });
     if (!served.ok()) return served.status();
+    node_cpu.push_back(cpu_seconds_of(node.pid()));  // where others have the processors, most of the time is theirs
     const StatusOr<double> back = when(start, "the client that was there reads a block", [&] {
       const Digest name = name_of(1, 0);
       return client.connected() && survivor.pin({&name, 1}).hits() == 1;
@@ -108,6 +109,7 @@ Status measure_restart(const Options& options, uint64_t memory, uint32_t block) 
             .wrong_bytes = restarts.wrong};
   cpu.fill(&line);
   line.more.emplace_back("serving_after_s", median(restarts.serving));
+  line.more.emplace_back("serving_node_cpu_s", median(restarts.node_cpu));
   line.more.emplace_back("reconnected_after_s", median(restarts.reconnected));
   line.more.emplace_back("verified_after_s", median(restarts.verified));
   line.more.emplace_back("hit_rate_kept", median(restarts.kept));
