@@ -147,7 +147,7 @@ Status Store::adopt_tables() {
     if (changes[i] == table_.change) continue;
     if (Status status = directories_[i]->folder->write_table(table_); !status.ok()) return status;
   }
-  saved_change_ = table_.change;
+  saved_change_ = known_change_ = table_.change;
   return ok_status();
 }
 
@@ -206,7 +206,7 @@ StatusOr<uint32_t> Store::open_space(std::string_view alias, std::string_view re
   space.number = table_.next_number++;
   space.id = id, space.alias = alias, space.record = record;
   table_.spaces.push_back(std::move(space));
-  ++table_.change;
+  newest_space_change_ = ++table_.change;
   save_table();
   return table_.spaces.back().number;
 }
@@ -223,8 +223,13 @@ void Store::save_table() {
   const auto table = std::make_shared<const SpaceTable>(table_);
   saving_status_ = ok_status();
   const auto ended = [this, table](const Status& status) {
-    if (!status.ok()) saving_status_ = status;
+    if (status.ok()) {
+      known_change_ = std::max(known_change_, table->change);
+    } else {
+      saving_status_ = status;
+    }
     if (--saving_ > 0) return;
+    if (known_change_ < table->change) failed_change_ = table->change;
     if (saving_status_.ok()) {
       saved_change_ = table->change;
     } else {
@@ -241,6 +246,7 @@ void Store::save_table() {
       }
     }
     const Status status_of_all = saving_status_;
+    tell_untold();
     for (Waiting& waiting : told) {
       if (waiting.done) waiting.done(status_of_all);
     }
@@ -438,7 +444,7 @@ bool Store::idle() const {
   const bool quiet = std::all_of(directories_.begin(), directories_.end(), [](const auto& directory) {
     return directory->group == nullptr && directory->writes.empty() && directory->collection.victim == nullptr;
   });
-  return quiet && groups_.empty() && sealing_.empty() && reads_.empty();
+  return quiet && groups_.empty() && untold_.empty() && sealing_.empty() && reads_.empty();
 }
 
 // ---- end ----------------------------------------------------------------------------------------------------------
@@ -454,7 +460,7 @@ Status Store::close(Deadline deadline) {
   for (const uint64_t arrival : under_way) {
     if (const auto found = reads_.find(arrival); found != reads_.end()) end_read(*found->second, StatusCode::kCancelled);
   }
-  const auto ended = [this] { return groups_.empty() && sealing_.empty() && saving_ == 0; };
+  const auto ended = [this] { return groups_.empty() && untold_.empty() && sealing_.empty() && saving_ == 0; };
   while (poll(), !ended()) {
     if (deadline.passed()) {
       return deadline_exceeded(

@@ -221,6 +221,7 @@ class Store {
   std::span<std::byte> stage(uint64_t bytes, For reason);
   void send_group(std::unique_ptr<Group> group, uint64_t bytes);
   void group_done(Group& group);
+  void tell_untold();
   void tell_written(const Group& group, int error);
 
   // store_read.cc
@@ -284,6 +285,7 @@ class Store {
   std::vector<std::unique_ptr<Io>> ios_;  // under way; the tag is the place here
   std::vector<uint32_t> free_ios_;
   std::unordered_map<Group*, std::unique_ptr<Group>> groups_;    // closed, being written
+  std::vector<std::unique_ptr<Group>> untold_;                   // written, but for what a restart needs to find them
   std::vector<Segment*> sealing_;                                // all groups closed, no footer yet
   std::unordered_map<uint64_t, std::unique_ptr<ReadOp>> reads_;  // by arrival
   uint64_t staged_bytes_ = 0;                                    // of buffers, for writes
@@ -292,8 +294,11 @@ class Store {
   bool closing_ = false;
 
   SpaceTable table_;
-  uint64_t saved_change_ = 0;  // that all directories have
-  uint32_t saving_ = 0;        // directories that are being written to
+  uint64_t newest_space_change_ = 0;  // the one that brought the newest namespace
+  uint64_t known_change_ = 0;         // that one directory has at least
+  uint64_t failed_change_ = 0;        // that none could be given
+  uint64_t saved_change_ = 0;         // that all directories have
+  uint32_t saving_ = 0;               // directories that are being written to
   Status saving_status_;
   struct Waiting {
     uint64_t change;

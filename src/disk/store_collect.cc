@@ -187,8 +187,13 @@ void Store::write_move(Directory& directory, size_t slot) {
   const Status status = write_record(move.record, {&from, 1}, slot, &directory);
   if (status.ok()) {
     move.step = Directory::Move::Step::kWriting;
-  } else if (status.code() != StatusCode::kResourceExhausted || closing_ || staged_bytes_ == 0) {
-    // With nothing staged it is not for want of buffers: there is no segment that it could go to.
+    return;
+  }
+  // With nothing staged it is not for want of buffers: there is no segment that it could go to, unless one is coming.
+  const bool one_is_coming = std::any_of(directories_.begin(), directories_.end(), [this](const auto& other) {
+    return other->health.may_write() && (other->making || room(*other) > 0);
+  });
+  if (status.code() != StatusCode::kResourceExhausted || closing_ || (staged_bytes_ == 0 && !one_is_coming)) {
     move_done(directory, slot, nullptr);
   }  // else again with the next poll()
 }

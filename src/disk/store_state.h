@@ -28,6 +28,8 @@ struct Store::Segment {
   uint32_t users = 0;  // reads that have not ended
   bool has_footer = false;
   Footer footer;
+  bool header_done = false;  // what is told before a restart would not find
+  int header_error = 0;
   // While it is open, and for as long as it has no footer.
   uint64_t end = kPage;         // where the next group begins
   uint32_t accepted = 0;        // records that want room in the footer
@@ -55,6 +57,7 @@ struct Store::Group {
   Footer footer;
   uint32_t writes_left = 0;
   int error = 0;
+  uint64_t needs_change = 0;  // of the table: its namespaces' numbers are in no earlier one
 };
 
 struct Store::ReadOp {

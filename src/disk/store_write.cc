@@ -1,5 +1,6 @@
 // Writing: records into groups, groups into segments, and the footer when a segment is full.
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "base/units.h"
@@ -106,6 +107,7 @@ Status Store::find_room(Directory& directory, uint32_t length, For reason) {
   };
   if (fits()) return ok_status();
   close_group(directory);
+  if (directory.open != nullptr && directory.open->header_error != 0) seal(directory);
   for (int round = 0; round < 2; ++round) {
     if (directory.open == nullptr) {
       if (Status status = open_segment(directory, reason); !status.ok()) return status;
@@ -178,6 +180,8 @@ Status Store::open_segment(Directory& directory, For reason) {
   segment.end = kPage;
   segment.accepted = 0;
   segment.has_footer = false;
+  segment.header_done = false;
+  segment.header_error = 0;
   segments_.emplace(segment.sequence, std::move(owned));
   directory.open = &segment;
 
@@ -207,6 +211,7 @@ void Store::close_group(Directory& directory) {
                      static_cast<uint32_t>(bytes)},
          records, group->buffer);
   group->segment->end = group->offset + bytes;
+  group->needs_change = newest_space_change_;
   ++stats_.groups_written;
   send_group(std::move(group), bytes);
 }
@@ -269,25 +274,53 @@ bool Store::write_footer(Segment& segment) {
 // All writes of a group ended.
 void Store::group_done(Group& ended) {
   const auto found = groups_.find(&ended);
-  const std::unique_ptr<Group> group = std::move(found->second);
+  std::unique_ptr<Group> group = std::move(found->second);
   groups_.erase(found);
   staged_bytes_ -= group->buffer.size();
   buffers_->free(group->buffer);
   Segment& segment = *group->segment;
+  if (group->kind == Group::Kind::kRecords) {
+    group->buffer = {};
+    untold_.push_back(std::move(group));
+    tell_untold();
+    return;
+  }
   --segment.writes_pending;
   switch (group->kind) {
-    case Group::Kind::kHeader: break;  // without it a restart finds nothing in this segment
+    case Group::Kind::kHeader:
+      segment.header_done = true;
+      segment.header_error = group->error;
+      tell_untold();
+      break;
     case Group::Kind::kFooter:
       segment.state = Segment::State::kSealed;
       segment.has_footer = group->error == 0;
       segment.footer = group->footer;
       if (segment.has_footer) segment.records = {};
       break;
-    case Group::Kind::kRecords: tell_written(*group, group->error); break;
+    case Group::Kind::kRecords: break;
     case Group::Kind::kClear:
       --segment.directory->clearing;
       segment.directory->free.push_back(std::move(group->cleared));
       break;
+  }
+}
+
+// A group counts when a restart would find it: with the header of its segment, and with the numbers of its namespaces in the
+// table of one directory at least. What could not be written of these is as lost as if the group itself could not.
+void Store::tell_untold() {
+  std::vector<std::unique_ptr<Group>> ready;
+  std::erase_if(untold_, [&](std::unique_ptr<Group>& group) {
+    const bool table_known = group->needs_change <= std::max(known_change_, failed_change_);
+    if (!group->segment->header_done || !table_known) return false;
+    if (group->segment->header_error != 0) group->error = group->segment->header_error;
+    if (group->needs_change > known_change_) group->error = EIO;
+    ready.push_back(std::move(group));
+    return true;
+  });
+  for (const std::unique_ptr<Group>& group : ready) {
+    --group->segment->writes_pending;
+    tell_written(*group, group->error);
   }
 }
 

@@ -143,9 +143,12 @@ class Faults {
   uint64_t errors_left = ~uint64_t{0};  // how many completions of either kind get one
   bool hold = false;                    // completions stay away
   bool let_first = false;               // of two that are held, the one in front in the file may come, once
+  int header_error = 0;                 // of writes at a file's beginning
+  bool hold_headers = false;            // completions of writes at a file's beginning stay away
   bool hold_reads = false;              // reads do not begin
   bool flip_read_bits = false;          // one bit of each read
   bool short_transfers = false;         // of more than a page: the first half of its pages only
+  uint64_t told = 0;                    // completions that were passed on
   size_t held = 0;                      // completions that stay away now
   uint64_t reads = 0, writes = 0;       // that were submitted
   std::vector<IoRequest> order;         // of submission
@@ -191,15 +194,24 @@ class Faults {
         faults_->let_first = false;
         return;
       }
+      std::vector<IoDone> kept;
       for (IoDone& ended : held_) {
         const IoRequest& request = by_tag_.at(ended.tag);
+        if (faults_->hold_headers && request.kind == IoKind::kWrite && request.offset == 0) {
+          kept.push_back(ended);
+          continue;
+        }
+        ++faults_->told;
+        if (faults_->header_error != 0 && request.kind == IoKind::kWrite && request.offset == 0) {
+          ended.result = -faults_->header_error;
+        }
         const bool is_read = request.kind == IoKind::kRead;
         const int error = is_read ? faults_->read_error : faults_->write_error;
         if (error != 0 && faults_->errors_left > 0) ended.result = -error, --faults_->errors_left;
         if (is_read && faults_->flip_read_bits && ended.result > 0) request.data[ended.result / 2] ^= std::byte{1};
         done->push_back(ended);
       }
-      held_.clear();
+      held_ = std::move(kept);
     }
     size_t in_flight() const override { return real_->in_flight() + held_.size() + waiting_.size(); }
     std::string describe() const override { return real_->describe(); }

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -287,6 +288,71 @@ TEST_F(DamagedSegment, RandomDamageIsNeverAWrongByte) {
     ASSERT_TRUE(store_->close(within(kPatience)).ok());
     die();
   }
+}
+
+// ---- what is told, a restart finds -----------------------------------------------------------------------------------
+
+TEST_F(Recover, ABlockIsNotToldBeforeTheHeaderOfItsSegment) {
+  options_.wrap_engine = faults_.wrap();
+  faults_.hold_headers = true;
+  ASSERT_TRUE(open().ok());
+  write(1, 4096);
+  store_->flush_writes();
+  ASSERT_TRUE(until([&] { return faults_.told == 1 && faults_.held == 1; }));  // the block is there, the header is not yet
+  store_->poll();
+  EXPECT_TRUE(index_.written.empty());
+  faults_.hold_headers = false;
+  ASSERT_TRUE(until([&] { return index_.written.size() == 1; }));
+  EXPECT_EQ(read(1), StatusCode::kOk);
+}
+
+TEST_F(Recover, ASegmentWhoseHeaderCouldNotBeWrittenKeepsNothing) {
+  options_.wrap_engine = faults_.wrap();
+  ASSERT_TRUE(open().ok());
+  faults_.header_error = EIO;
+  const uint64_t tag = write(1, 4096);
+  store_->flush_writes();
+  ASSERT_TRUE(until([&] { return index_.written.contains(tag); }));
+  EXPECT_EQ(index_.written[tag], StatusCode::kUnavailable);
+  faults_.header_error = 0;
+  write_all(2, 3, 4096);  // into another one
+  EXPECT_EQ(readable(1, 4), 3u);
+  die();
+  ASSERT_TRUE(open().ok());
+  EXPECT_EQ(readable(2, 3), 3u);
+}
+
+// The table's new version is a pipe that nobody reads: it is being written for as long as that is so.
+TEST_F(Recover, ABlockIsNotToldBeforeItsNamespaceIsInTheTable) {
+  options_.wrap_engine = faults_.wrap();
+  ASSERT_TRUE(open().ok());
+  write_all(1, 1, 4096);  // the first namespace's table is written, and a segment is open
+  const uint64_t before = faults_.told;
+  const std::string pipe = disk() + "/kvist.disk.new";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const StatusOr<uint32_t> other = store_->open_space("other", "another record", {9});
+  ASSERT_TRUE(other.ok());
+  const uint32_t first = std::exchange(space_, *other);
+  const uint64_t tag = write(2, 4096);
+  store_->flush_writes();
+  ASSERT_TRUE(until([&] { return faults_.told == before + 1; }));
+  store_->poll();
+  EXPECT_FALSE(index_.written.contains(tag));
+  // Somebody reads: a pipe cannot be written at a place, so the table cannot be saved, and the block is not there.
+  const FileDescriptor reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(reader.valid());
+  ASSERT_TRUE(until([&] { return index_.written.contains(tag); }));
+  EXPECT_EQ(index_.written[tag], StatusCode::kUnavailable);
+  EXPECT_TRUE(said("the table of namespaces could not be written"));
+  // With the next change all is well again.
+  ASSERT_EQ(::unlink(pipe.c_str()), 0);
+  ASSERT_TRUE(store_->open_space("third", "yet another record", {10}).ok());
+  write_all(3, 2, 4096);
+  die();
+  ASSERT_TRUE(open().ok());
+  EXPECT_EQ(store_->spaces().size(), 3u);
+  EXPECT_EQ(readable(1, 1) + readable(3, 2), 3u);
+  EXPECT_EQ(space_, first);
 }
 
 // ---- killed -------------------------------------------------------------------------------------------------------
