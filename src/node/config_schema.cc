@@ -134,6 +134,9 @@ constexpr std::array kKeys = {
     ConfigKey{"pool", "huge_pages", T::kChoice, "auto|off|require", "auto", nullptr, 0, 2, 1, "auto|off|require",
               "--huge-pages", false, "Pages of 2 MiB: auto takes reserved ones where there are enough, else what the kernel has; require: only reserved ones",
               put<&O::huge_pages>, look<&O::huge_pages>},
+    ConfigKey{"pool", "retention", T::kChoice, "lru|session|frequency|auto", "lru", nullptr, 0, 3, 1, "lru|session|frequency|auto", "--retention", false,
+              "What goes first where room is wanted: lru, what was used longest ago; session, what belongs to the session least likely to come back soon; frequency, what was used least often; auto, whichever would hit most",
+              put<&O::retention>, look<&O::retention>},
     ConfigKey{"pool", "domains", T::kDomains, "NAME=SIZE[,token-file=PATH][,max-blocks=N]", "", "none", 0, 0, 1, nullptr,
               "--domain", false, "Further tenants' pools; the flag may be repeated", put_domains, look_domains},
 

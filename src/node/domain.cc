@@ -88,6 +88,12 @@ PoolConfig pool_config(const DomainOptions& options, const NodeOptions& node) {
     config.max_blocks = static_cast<uint32_t>(std::clamp<uint64_t>(blocks + blocks / 4, 16 << 10, kMaxEntries));
   }
   config.recheck_one_in = node.recheck_one_in;
+  switch (node.retention) {
+    case NodeOptions::Policy::kLru: config.retention = "lru"; break;
+    case NodeOptions::Policy::kSession: config.retention = "session"; break;
+    case NodeOptions::Policy::kFrequency: config.retention = "frequency"; break;
+    case NodeOptions::Policy::kAuto: config.retention = "auto"; break;
+  }
   return config;
 }
 

@@ -45,6 +45,8 @@ struct NodeOptions {
   bool populate = true;
   // auto: if enough are free for a domain; require: the node does not start without them.
   enum class HugePages : uint8_t { kAuto, kOff, kRequire } huge_pages = HugePages::kAuto;
+  // What goes first where room is wanted: see pool/retention.h.
+  enum class Policy : uint8_t { kLru, kSession, kFrequency, kAuto } retention = Policy::kLru;
 
   SessionLimits limits;           // what one session may hold
   uint32_t default_pins = 16384;  // words of a pin table when the client does not say

@@ -29,7 +29,7 @@ StatusOr<std::unique_ptr<Pool>> Pool::create(const PoolConfig& config, PoolMemor
   }
   std::unique_ptr<Pool> pool(new Pool(config, memory));
   if (pool->retention_ == nullptr) {
-    return invalid_argument("no retention policy is called '" + config.retention + "'; there is: lru");
+    return invalid_argument("no retention policy is called '" + config.retention + "'; there are: " + known_retentions());
   }
   return pool;
 }
@@ -42,7 +42,7 @@ Pool::Pool(const PoolConfig& config, PoolMemory* memory)
       slots_(memory->config().extent_bytes, static_cast<uint32_t>(memory->arena_bytes() / memory->config().extent_bytes)),
       ledger_(memory->ledger()),
       private_(size_t{control_.max_entries} + 1),
-      retention_(make_retention(config.retention, private_, memory->touch())),
+      retention_(make_retention(config.retention, private_, memory->touch(), control_.entries, config.tick_ms)),
       free_entries_(control_.max_entries),
       spaces_(kMaxSpaces),
       pinned_filter_(kPinFilterBits / 64) {
@@ -67,6 +67,7 @@ void Pool::set_time(uint64_t now_ms) {
   now_ = tick;
   control_.header->now.store(tick, std::memory_order_release);
   expire_tips();
+  retention_->maintain(now_);
   scan_pins();
   for (const auto& [id, session] : sessions_) session->verified_bytes = 0;
   if (!held_.empty()) settle_held_slots();

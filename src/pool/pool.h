@@ -56,8 +56,8 @@ struct PoolConfig {
   uint32_t recheck_one_in = 64;   // commits whose checksum the pool computes again; 0: none
   uint32_t max_quarantined = 64;  // bad slots kept out of use; beyond it the oldest returns to service
   uint32_t max_namespaces = 1024;
-  uint32_t tip_ticks = 2;  // ends of chains that are being filled are kept from eviction this long
-  std::string retention = "lru";
+  uint32_t tip_ticks = 2;  // ends of chains that are being filled are kept from eviction this long; 0: the latest alone
+  std::string retention = "lru";  // see known_retentions()
 };
 
 // What a session may hold. Over a bound it gets no more grants, and its refusals say which.
@@ -398,6 +398,7 @@ class Pool {
   void adopt(EntryId parent);
   void write_entry(EntryId id, uint64_t seq_while_writing, SpaceRef ref, const CommitRecord& record, EntryId parent,
                    uint64_t location, EntryState final_state, uint8_t flags);
+  void tell_birth(EntryId id, EntryId parent, Tick now);
   void make_live(EntryId id, EntryId parent);
   void follow_tip(Session& session, EntryId parent, EntryId tip);
   void expire_tips();

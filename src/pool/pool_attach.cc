@@ -526,10 +526,34 @@ class Pool::Attacher {
         ++result_.stubs;
       } else if (place_[id] == Place::kLive) {
         pool_.account_live(id, 1);
-        if (pool_.private_[id].children == 0) pool_.retention_->add(id, pool_.touched(id), false);
         ++result_.blocks;
         result_.bytes += pool_.entry(id).length.load(std::memory_order_relaxed);
       }
+    }
+    tell_retention();
+  }
+
+  // Chain by chain, from its beginning, the one first whose end was used longest ago: as if they had been stored in that
+  // order.
+  void tell_retention() {
+    std::vector<std::pair<Tick, EntryId>> ends;
+    for (EntryId id = 1; id <= last_used_; ++id) {
+      if (place_[id] == Place::kLive && pool_.private_[id].children == 0) ends.emplace_back(pool_.touched(id), id);
+    }
+    std::sort(ends.begin(), ends.end());
+    std::vector<bool> told(size_t{last_used_} + 1);
+    for (const auto& [used, end] : ends) {
+      steps_.clear();
+      for (EntryId id = end; id != kNoEntry && !told[id]; id = parent_of(id)) steps_.push_back(id);
+      for (; !steps_.empty(); steps_.pop_back()) {
+        const EntryId id = steps_.back();
+        told[id] = true;
+        if (place_[id] == Place::kLive) pool_.tell_birth(id, parent_of(id), used);
+      }
+      pool_.retention_->add(end, used, Retention::How::kNew);
+    }
+    for (EntryId id = 1; id <= last_used_; ++id) {  // above stubs alone
+      if (place_[id] == Place::kLive && !told[id]) pool_.tell_birth(id, kNoEntry, pool_.now_);
     }
   }
 

@@ -88,6 +88,7 @@ std::string Pool::self_check() const {
   if (reserved != granted) return differ("granted slots", reserved, granted);
   if (free_count != free_entries_) return differ("free entries", free_count, free_entries_);
   if (leaves != retention_->listed()) return differ("listed leaves", leaves, retention_->listed());
+  if (std::string error = retention_->self_check(); !error.empty()) return "retention: " + error;
   if (slot_bytes != slots_.used_bytes()) return differ("bytes of used slots", slot_bytes, slots_.used_bytes());
   return "";
 }

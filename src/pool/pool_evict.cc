@@ -18,9 +18,10 @@ uint32_t Pool::evict_batch(uint32_t want, uint32_t budget) {
   const auto share = static_cast<uint32_t>(std::min<uint64_t>(64, std::max<uint64_t>(1, stats_.live_blocks / 128)));
   want = std::min(want, share);
   const uint32_t allowed = budget;
-  uint64_t evicted_before = stats_.evicted;
+  const uint64_t evicted_before = stats_.evicted;
   for (int round = 0; round < 2; ++round) {
     uint32_t skipped = 0;
+    const uint64_t revived_before = stats_.evict_revived;
     while (victims_.size() < want && budget > 0 && skipped <= retention_->listed()) {
       Tick tick = 0;
       const EntryId x = retention_->take(now_, &budget, &tick);
@@ -29,9 +30,9 @@ uint32_t Pool::evict_batch(uint32_t want, uint32_t budget) {
     }
     settle_victims();
     // What was passed over may have been pinned only at the last scan: settle_victims() has looked again. Or it was the end
-    // of a chain.
-    if (stats_.evicted != evicted_before || skipped == 0) break;
-    if (round == 0) give_up_older_tips();
+    // of a chain. What was revived is passed over from now on.
+    if (stats_.evicted != evicted_before || (skipped == 0 && stats_.evict_revived == revived_before)) break;
+    if (round == 0 && skipped > 0) give_up_older_tips();
   }
   stats_.evict_examined += allowed - budget;
   stats_.evict_worst_step = std::max<uint64_t>(stats_.evict_worst_step, allowed - budget);
@@ -41,7 +42,7 @@ uint32_t Pool::evict_batch(uint32_t want, uint32_t budget) {
 bool Pool::collect_victim(EntryId x, Tick tick) {
   const uint32_t filter_bit = pin_filter_bit(x);
   if (private_[x].is_tip != 0 || (pinned_filter_[filter_bit / 64] >> (filter_bit % 64) & 1) != 0) {
-    retention_->add(x, now_, false);
+    retention_->add(x, now_, Retention::How::kKept);
     return false;
   }
   Entry& e = entry(x);
@@ -57,7 +58,7 @@ bool Pool::collect_victim(EntryId x, Tick tick) {
     // It was needed for as long as its child was.
     const Tick last = std::max(touched(parent), tick);
     memory_->touch()[parent].store(last, std::memory_order_relaxed);
-    retention_->add(parent, last, true);
+    retention_->add(parent, last, Retention::How::kInTurn);
   }
   return true;
 }
@@ -94,7 +95,7 @@ void Pool::settle_victims() {
 void Pool::revive(Victim& victim) {
   ++stats_.evict_revived;
   entry(victim.id).seq.store(victim.seq, std::memory_order_seq_cst);
-  if (private_[victim.id].children == 0) retention_->add(victim.id, now_, false);
+  if (private_[victim.id].children == 0) retention_->add(victim.id, now_, Retention::How::kKept);
   const EntryId parent = entry(victim.id).parent.load(std::memory_order_relaxed);
   if (parent == kNoEntry) return;
   adopt(parent);
@@ -108,6 +109,7 @@ void Pool::finish_victim(const Victim& victim) {
   index_.erase(digest_of(victim.id), part_of_entry(victim.id), victim.id);
   const EntryId parent = entry(victim.id).parent.load(std::memory_order_relaxed);
   const uint64_t offset = location_offset(entry(victim.id).location.load(std::memory_order_relaxed));
+  retention_->gone(victim.id, true);
   free_entry(victim.id);
   return_slot(offset, false);
   if (parent != kNoEntry) drop_stub_if_childless(parent, victim.tick);
@@ -120,7 +122,7 @@ void Pool::orphan(EntryId parent, Tick tick) {
   private_[parent].drop_child();
   if (private_[parent].children > 0) return;
   if (state(parent) == EntryState::kLive) {
-    retention_->add(parent, touched(parent), true);
+    retention_->add(parent, touched(parent), Retention::How::kInTurn);
   } else {
     drop_stub_if_childless(parent, tick);
   }
@@ -136,7 +138,7 @@ void Pool::drop_stub_if_childless(EntryId id, Tick tick) {
     if (parent == kNoEntry) return;
     private_[parent].drop_child();
     if (private_[parent].children == 0 && state(parent) == EntryState::kLive) {
-      retention_->add(parent, std::max(touched(parent), tick), true);
+      retention_->add(parent, std::max(touched(parent), tick), Retention::How::kInTurn);
     }
     id = parent;
   }
@@ -162,9 +164,11 @@ void Pool::kill(EntryId id, bool quarantine) {
     write_check(id);
     e.seq.store(make_seq(generation + 1, EntryState::kStub), std::memory_order_seq_cst);
     ++stats_.stubs;
+    retention_->gone(id, false);
     return;
   }
   retention_->remove(id);
+  retention_->gone(id, false);
   index_.erase(digest_of(id), part_of_entry(id), id);
   const Tick tick = touched(id);
   free_entry(id);

@@ -19,6 +19,7 @@ constexpr Tick kDemandTicks = 60;
 
 bool Pool::maintain() {
   expire_fetches();
+  retention_->maintain(now_);
   bool more = sweep_flushed();
   if (draining_ != kNoExtent) more |= drain_step();
   return keep_free() || more;

@@ -10,6 +10,7 @@ namespace {
 
 // Leaves that one grant may look at before it answers "ask again": about a millisecond.
 constexpr uint32_t kInlineBudget = 8192;
+constexpr size_t kPartsNoted = 64;  // of a position whose use is noted
 
 }  // namespace
 
@@ -240,10 +241,17 @@ void Pool::write_entry(EntryId id, uint64_t seq_while_writing, SpaceRef ref, con
   e.seq.store(make_seq(seq_generation(seq_while_writing), final_state), std::memory_order_seq_cst);
 }
 
+void Pool::tell_birth(EntryId id, EntryId parent, Tick now) {
+  const uint32_t depth = entry(id).depth_flags.load(std::memory_order_relaxed) >> 8;
+  const uint32_t parent_key = parent == kNoEntry ? 0 : retention_key(entry(parent));
+  retention_->born({id, parent, depth, retention_key(entry(id)), parent_key}, now);
+}
+
 // Accounts for an entry that has just become LIVE.
 void Pool::make_live(EntryId id, EntryId parent) {
   account_live(id, 1);
-  if (private_[id].children == 0) retention_->add(id, now_, false);
+  tell_birth(id, parent, now_);
+  if (private_[id].children == 0) retention_->add(id, now_, Retention::How::kNew);
   if (parent != kNoEntry) memory_->touch()[parent].store(now_, std::memory_order_relaxed);
   record_change(ChangeKind::kAdded, id);
 }
@@ -374,6 +382,8 @@ void Pool::follow_tip(Session& session, EntryId parent, EntryId tip) {
     }
     if (parent != kNoEntry && t.id == parent) place = &t;
   }
+  // With no time to protect them for, only the one that is being filled at the moment is an end.
+  if (config_.tip_ticks == 0) place = session.tips.data();
   if (place == nullptr) place = &session.tips[session.next_tip++ % session.tips.size()];
   if (place->id != kNoEntry) private_[place->id].is_tip = 0;
   *place = {tip, now_};
@@ -415,7 +425,18 @@ void Pool::mark_tips() {
 }
 
 void Pool::note_use(SpaceRef ref, const Digest& tip, std::string_view session_name, std::string_view stop_reason) {
-  if (space_of(ref) != nullptr) session_log_.note(ref.slot, tip, session_name, stop_reason, now_);
+  const Space* space = space_of(ref);
+  if (space == nullptr) return;
+  session_log_.note(ref.slot, tip, session_name, stop_reason, now_);
+  const StopKind stop = stop_kind_of(stop_reason);
+  const uint64_t session = session_name.empty() ? 0 : checksum(std::as_bytes(std::span(session_name)));
+  // Each part of a position is a chain of its own.
+  const size_t parts = std::min<size_t>(space->identity.parts.size(), kPartsNoted);
+  for (size_t part = 0; part < parts; ++part) {
+    const EntryId id = index_.find(ref.slot, tip, static_cast<uint16_t>(part), state_bit(EntryState::kLive));
+    const uint64_t place = uint64_t{make_space_part(ref.slot, static_cast<uint16_t>(part))} * 0x9e3779b97f4a7c15ull;
+    if (id != kNoEntry) retention_->used(id, session == 0 ? 0 : (session ^ place) | 1, stop, now_);
+  }
 }
 
 }  // namespace kvist

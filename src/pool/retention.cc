@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <bit>
 
+#include "pool/retention_auto.h"
+#include "pool/retention_frequency.h"
+#include "pool/retention_session.h"
+
 namespace kvist {
 
 LruRetention::LruRetention(std::span<PrivateEntry> entries, const std::atomic<uint32_t>* touch, uint32_t history)
@@ -42,13 +46,13 @@ void LruRetention::advance_to(Tick tick) {
   }
 }
 
-void LruRetention::add(EntryId x, Tick tick, bool in_turn) {
+void LruRetention::add(EntryId x, Tick tick, How how) {
   advance_to(tick);
   PrivateEntry& entry = entries_[x];
   entry.tick = tick;
   first_ = std::min(first_, std::max(tick, oldest_));
   Fifo& fifo = bucket(tick);
-  if (in_turn) {
+  if (how == How::kInTurn) {
     entry.prev = kNoEntry;
     entry.next = fifo.head;
     (fifo.head == kNoEntry ? fifo.tail : entries_[fifo.head].prev) = x;
@@ -91,15 +95,29 @@ EntryId LruRetention::take(Tick now, uint32_t* budget, Tick* tick) {
       *tick = std::max(filed, touched);
       return x;
     }
-    add(x, touched, false);
+    add(x, touched, How::kKept);
   }
   return kNoEntry;
 }
 
+StopKind stop_kind_of(std::string_view reason) {
+  if (reason == "tool_use" || reason == "tool_calls" || reason == "function_call") return StopKind::kTool;
+  if (reason == "end_turn" || reason == "stop" || reason == "stop_sequence") return StopKind::kEndOfTurn;
+  return StopKind::kUnknown;
+}
+
 std::unique_ptr<Retention> make_retention(std::string_view name, std::span<PrivateEntry> entries,
-                                          const std::atomic<uint32_t>* touch) {
+                                          const std::atomic<uint32_t>* touch, const Entry* table, uint32_t tick_ms) {
   if (name == "lru") return std::make_unique<LruRetention>(entries, touch);
+  if (name == "session") return std::make_unique<SessionRetention>(entries, touch, tick_ms);
+  if (name == "frequency") return std::make_unique<FrequencyRetention>(entries, touch);
+  if (name == "auto") return std::make_unique<AutoRetention>(entries, touch, table, tick_ms);
+  if (constexpr std::string_view kFrom = "auto/"; name.starts_with(kFrom)) {  // for tests: what begins
+    return std::make_unique<AutoRetention>(entries, touch, table, tick_ms, name.substr(kFrom.size()));
+  }
   return nullptr;
 }
+
+std::string known_retentions() { return "lru, session, frequency, auto"; }
 
 }  // namespace kvist

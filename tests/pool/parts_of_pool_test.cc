@@ -27,10 +27,10 @@ struct Lru {
 
 TEST(LruRetention, OldestFirstThenFifoThenInTurn) {
   Lru l;
-  l.lru.add(1, 5, false);
-  l.lru.add(2, 3, false);
-  l.lru.add(3, 3, false);
-  l.lru.add(4, 3, true);
+  l.lru.add(1, 5, Retention::How::kNew);
+  l.lru.add(2, 3, Retention::How::kNew);
+  l.lru.add(3, 3, Retention::How::kNew);
+  l.lru.add(4, 3, Retention::How::kInTurn);
   EXPECT_EQ(l.take(9), 4u);
   EXPECT_EQ(l.take(9), 2u);
   EXPECT_EQ(l.take(9), 3u);
@@ -40,8 +40,8 @@ TEST(LruRetention, OldestFirstThenFifoThenInTurn) {
 
 TEST(LruRetention, TouchedLeafIsFiledAgain) {
   Lru l;
-  l.lru.add(1, 1, false);
-  l.lru.add(2, 2, false);
+  l.lru.add(1, 1, Retention::How::kNew);
+  l.lru.add(2, 2, Retention::How::kNew);
   l.touch[1] = 7;
   EXPECT_EQ(l.take(9), 2u);
   EXPECT_EQ(l.take(9), 1u);
@@ -49,13 +49,13 @@ TEST(LruRetention, TouchedLeafIsFiledAgain) {
 
 TEST(LruRetention, TouchFromTheFutureIsNow) {
   Lru l;
-  l.lru.add(1, 1, false);
+  l.lru.add(1, 1, Retention::How::kNew);
   l.touch[1] = 0xffffffff;
-  l.lru.add(2, 9, false);
+  l.lru.add(2, 9, Retention::How::kNew);
   EXPECT_EQ(l.take(9), 2u);  // filed again behind it, at 9
   EXPECT_EQ(l.take(9), 1u);
-  l.lru.add(3, 10, false);  // and later ticks are still told apart
-  l.lru.add(4, 11, false);
+  l.lru.add(3, 10, Retention::How::kNew);  // and later ticks are still told apart
+  l.lru.add(4, 11, Retention::How::kNew);
   l.touch[3] = 12;
   EXPECT_EQ(l.take(12), 4u);
 }
@@ -63,7 +63,7 @@ TEST(LruRetention, TouchFromTheFutureIsNow) {
 TEST(LruRetention, BudgetBoundsOneCall) {
   Lru l;
   for (EntryId x = 1; x <= 100; ++x) {
-    l.lru.add(x, 1, false);
+    l.lru.add(x, 1, Retention::How::kNew);
     l.touch[x] = 5;
   }
   uint32_t budget = 10;
@@ -87,7 +87,7 @@ TEST(LruRetention, RandomUseAgreesWithASortedList) {
         l.lru.remove(x);
         listed.erase(x);
       }
-      l.lru.add(x, now, false);
+      l.lru.add(x, now, Retention::How::kNew);
       l.touch[x] = now;
       listed[x] = now;
     } else if (!listed.empty()) {

@@ -529,13 +529,16 @@ TEST_F(PoolAttach, DamagedOrForeignMemoryIsRefusedWithItsReason) {
 
 // Random use by several clients; the node dies at any point between two steps, over and over. What is read is what was put,
 // pinned bytes never change, grants are never given to two, and nothing that was there is lost but by eviction.
-TEST(PoolAttachModel, RandomUseAndRestarts) {
+class PoolAttachModel : public testing::TestWithParam<const char*> {};
+
+TEST_P(PoolAttachModel, RandomUseAndRestarts) {
   std::mt19937_64 random(test_seed());
   constexpr uint64_t kChains = 16;
   constexpr uint32_t kDepth = 12;
   PoolConfig config = small_pool(96);
   config.max_blocks = 220;
   config.free_target = 0.05;
+  config.retention = GetParam();
   std::vector<std::unique_ptr<PinMemory>> tables;
   Lineage h(config);
   SessionId next = 10;
@@ -657,6 +660,9 @@ TEST(PoolAttachModel, RandomUseAndRestarts) {
   EXPECT_GT(restarts, 50u);
   EXPECT_GT(kept_blocks, restarts * 10);
 }
+
+INSTANTIATE_TEST_SUITE_P(Retention, PoolAttachModel, testing::Values("lru", "session", "frequency", "auto"),
+                         [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
 }  // namespace kvist

@@ -14,13 +14,16 @@ using test::small_pool;
 
 // Random operations against a map of what was put. Pinned bytes never change, what is read is what was put, links and
 // counts agree, and eviction alone never leaves a hole in a chain.
-TEST(Pool, RandomUseAgreesWithANaiveModel) {
+class PoolWithEachRetention : public testing::TestWithParam<const char*> {};
+
+TEST_P(PoolWithEachRetention, RandomUseAgreesWithANaiveModel) {
   std::mt19937_64 random(test_seed());
   constexpr uint64_t kChains = 24;
   constexpr uint32_t kDepth = 24;
   PoolConfig config = small_pool(96);
   config.max_blocks = 200;
   config.free_target = 0.05;
+  config.retention = GetParam();
   PoolHarness h(config);
   struct Held {
     Digest digest;
@@ -63,8 +66,11 @@ TEST(Pool, RandomUseAgreesWithANaiveModel) {
       }
     } else if (op < 78) {
       if (h.pool->remove(h.space, digest_at(chain, depth), 0).ok()) cut.insert({chain, depth});
+    } else if (op < 82) {  // the engine names its session, or not
+      h.pool->note_use(h.space, digest_at(chain, depth), random() % 2 == 0 ? "" : "session " + std::to_string(random() % 40),
+                       random() % 2 == 0 ? "tool_use" : "end_turn");
     } else if (op < 90) {
-      h.tick(random() % 3);
+      h.tick(random() % 8 == 0 ? random() % 4000 : random() % 3);
     } else if (op < 99) {
       h.pool->maintain();
     } else if (random() % 20 == 0) {
@@ -98,6 +104,9 @@ TEST(Pool, RandomUseAgreesWithANaiveModel) {
   EXPECT_EQ(h.pool->stats().awaiting_unpin, 0u);
   EXPECT_GT(h.pool->stats().evicted, 100u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Retention, PoolWithEachRetention, testing::Values("lru", "session", "frequency", "auto"),
+                         [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
 }  // namespace kvist

@@ -1,0 +1,151 @@
+// pool/retention_session.h: gives up first what belongs to the session that is least likely to come back soon.
+//
+// A session is a lineage of blocks: what is stored behind the end of a chain joins the session of that end. A call that goes
+// on from a little before the end (the last block was not full, a context was rewritten) continues the session too, and what
+// hung there is left behind: it goes early. A chain that leaves another one far from its end is a new session that shares a
+// prefix. An engine that names its sessions (used()) need not be guessed at.
+//
+// A session is used when its chain grows, or is read. Reads tell nobody, so the touch word of its end is looked at whenever
+// the session gets older by half an octave: a use is seen late, but with its own time, and few are taken for one. From the
+// gaps between its uses follow its pace and class, and from those the worth of keeping it at its age (retention_classes.h).
+// All its blocks are worth the same, so the policy orders sessions, and gives up the deepest block of the first one.
+//
+// A session of which nothing is left stays known for a while: when its chain is stored again, up to where it ended, or its
+// name is told, it goes on with its pace. What comes in beyond the number of sessions that are told apart is a crowd: chains
+// of one tick share a record, and the policy is LRU for them.
+//
+// Order: sessions stand in lists by class and age, of which there is a constant number; the lists stand in the order of
+// their worth, which is learned anew as sessions return and are given up. So the next block is found in constant time.
+//
+// Memory: the entry's links and a record of 32 bytes for every 16 entries. Threads: one at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "pool/retention.h"
+#include "pool/retention_classes.h"
+
+namespace kvist {
+
+class SessionRetention final : public Retention {
+ public:
+  SessionRetention(std::span<PrivateEntry> entries, const std::atomic<uint32_t>* touch, uint32_t tick_ms);
+
+  std::string_view name() const override { return "session"; }
+  void born(const Birth& birth, Tick now) override;
+  void gone(EntryId x, bool evicted) override;
+  void used(EntryId tip, uint64_t session, StopKind stop, Tick now) override;
+  void maintain(Tick now) override;
+  void add(EntryId x, Tick tick, How how) override;
+  void remove(EntryId x) override;
+  EntryId take(Tick now, uint32_t* budget, Tick* tick) override;
+  // How likely the block is to be used within so many ticks from now, 0 to 1: for whoever decides where it goes next. Also
+  // between take() and gone().
+  double chance_to_return(EntryId x, Tick within) const;
+  uint64_t listed() const override { return listed_; }
+  uint64_t metadata_bytes() const override;
+  std::string self_check() const override;
+
+  const ReturnTimes& return_times() const { return times_; }
+  uint64_t sessions() const { return sessions_; }
+  uint64_t remembered() const { return remembered_; }  // of which no block is left
+
+ private:
+  // Index of a record; 0 is none.
+  using Slot = uint32_t;
+  enum class Kind : uint8_t { kFree, kSession, kRemembered, kLeft, kMany };
+  struct Record {
+    EntryId leaf = kNoEntry;  // of its leaves, a ring, the one to go first
+    Slot prev = 0, next = 0;  // in its list, or among the remembered or free ones
+    Tick last = 0;            // its last use
+    uint32_t blocks = 0;
+    uint32_t key = 0;  // by which it is found again: of its name, or of its end
+    uint32_t tip_depth = 0;
+    Pace pace;
+    uint8_t bucket = 0;  // of the list that it is in
+    Kind kind : 3 = Kind::kFree;
+    bool kept : 1 = false;  // one of its leaves was to go, but is in use: not to be asked for again in this round
+    StopKind stop : 2 = StopKind::kUnknown;
+    bool listed : 1 = false;
+    bool named : 1 = false;  // the key is of its name, and in the table
+  };
+  static_assert(sizeof(Record) == 32);
+  struct Ends {
+    Slot first = 0, last = 0;
+  };
+
+  Slot owner(EntryId x) const { return entries_[x].tick; }
+  void set_owner(EntryId x, Slot slot) { entries_[x].tick = slot; }
+  Tick touched(EntryId x, Tick now) const;
+
+  // Records.
+  Slot take_slot(bool for_a_session);
+  void free_slot(Slot slot);
+  Slot new_session();
+  Slot collector(Kind kind);
+  void move_block(EntryId x, Slot to);
+  void drop_block(Slot slot);
+  Slot continued(const Birth& birth);
+  void leave_behind(Slot slot);
+
+  // Sessions of which nothing is left.
+  void remember(Slot slot);
+  void forget(Slot slot);
+  void forget_oldest();
+  void resume(Slot slot, Slot from);
+  size_t place_of(uint32_t key) const;
+  Slot find_key(uint32_t key) const;
+  void insert_key(Slot slot);
+  void erase_key(Slot slot);
+
+  // Uses.
+  int age_of(const Record& record) const;
+  ReturnClass class_of_record(const Record& record) const;
+  size_t list_of(const Record& record) const;
+  void use(Slot slot, Tick at);
+  Tick last_read(const Record& record) const;
+
+  // Lists.
+  void link_leaf(EntryId x, Record& record, bool in_front);
+  void unlink_leaf(EntryId x, Record& record);
+  void file(Slot slot, bool in_front = false);
+  void unfile(Slot slot);
+  void release_kept();
+  void age_lists();
+  void rank_lists();
+
+  std::span<PrivateEntry> entries_;
+  const std::atomic<uint32_t>* touch_;
+  uint32_t tick_ms_;
+  ReturnTimes times_;
+
+  std::vector<Record> records_;
+  Slot fresh_ = 1;  // records from here on were never used
+  Slot free_ = 0;
+  uint32_t free_records_ = 0;
+  uint64_t sessions_ = 0;
+  uint64_t blocks_ = 0;
+  Ends remembered_list_;  // longest ago first
+  uint64_t remembered_ = 0;
+  std::vector<Slot> table_;  // by key, open addressing; 0: empty
+  std::array<Slot, 2> collectors_{};
+
+  std::vector<Ends> lists_;        // by class and age bucket; the last one is of what was kept
+  std::vector<uint16_t> rank_of_;  // of a list: where it stands
+  std::vector<uint16_t> ranked_;   // lists by worth, least first
+  std::vector<uint64_t> filled_;   // by rank, a bit: whether the list has sessions
+
+  Tick now_ = 0;
+  Tick aged_ = 0;          // up to when the lists' ages are right
+  size_t aging_word_ = 0;  // of filled_, where the next step goes on; 0: done
+  Tick ranked_at_ = 0;
+  bool round_over_ = false;     // something was evicted since the last take()
+  Slot taken_from_ = 0;         // of the last take(), if no session's
+  EntryId in_turn_ = kNoEntry;  // the parent of what was taken then
+  uint64_t listed_ = 0;
+};
+
+}  // namespace kvist
