@@ -3,6 +3,7 @@
 
 #include "cli/replay_arguments.h"
 #include "cli/verb.h"
+#include "pool/retention.h"
 #include "replay/live_replay.h"
 
 namespace kvist::cli {
@@ -41,7 +42,11 @@ VerbBody declare(Arguments& arguments) {
              "With --index-only: room for this share of the trace's distinct blocks, or for so many blocks; may be "
              "given more than once (default: 1%, 2%, 5%, 10%, 25%, 50%)")
       .value_name("P%");
-  arguments.text("--policy", options->policy, "Which block to give up: lru").value_name("NAME");
+  arguments.text("--policy", options->policy, "Which block to give up first: " + known_retentions()).value_name("NAME");
+  arguments
+      .text("--hints", options->hints,
+            "With --index-only: what the engine tells of a call: nothing, its session, or also why it stopped")
+      .choices({"none", "session", "stop"});
   arguments.duration("--service", options->service, "With --index-only: how long a request keeps its blocks pinned")
       .default_text("an instant");
   arguments.text("--socket", options->socket, "Replay through the node that listens there")

@@ -79,6 +79,10 @@ StatusOr<uint64_t> parse_capacity(std::string_view text, const replay::Trace& tr
   return percent ? replay::capacity_of_percent(trace, number) : static_cast<uint64_t>(number);
 }
 
+replay::Hints hints_of(std::string_view text) {
+  return text == "stop" ? replay::Hints::kAll : text == "session" ? replay::Hints::kSessions : replay::Hints::kNone;
+}
+
 int64_t to_milliseconds(std::chrono::nanoseconds time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
 }

@@ -14,6 +14,7 @@
 #include "cli/arguments.h"
 #include "kvist/status.h"
 #include "replay/cost_model.h"
+#include "replay/index_replay.h"
 #include "replay/trace.h"
 
 namespace kvist::cli {
@@ -50,6 +51,7 @@ struct ReplayArguments {
   std::vector<std::string> capacities;  // with index_only
   std::string policy = "lru";
   std::chrono::nanoseconds service{0};  // with index_only
+  std::string hints = "none";           // with index_only
   // With real bytes.
   std::string socket;
   uint64_t memory = uint64_t{1} << 30;
@@ -71,6 +73,9 @@ StatusOr<double> parse_rate(std::string_view text);
 
 // "10%" of `distinct_blocks`, rounded up, or a number of blocks; at least one. kInvalidArgument says what is expected.
 StatusOr<uint64_t> parse_capacity(std::string_view text, const replay::Trace& trace);
+
+// "none", "session", "stop".
+replay::Hints hints_of(std::string_view text);
 
 // Milliseconds, at most what fits; shorter parts are cut off.
 int64_t to_milliseconds(std::chrono::nanoseconds time);

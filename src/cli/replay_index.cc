@@ -28,6 +28,7 @@ struct Row {
 void print_json(const ReplayArguments& arguments, const Trace& trace, const HitCount& infinite, const Row& row) {
   const nlohmann::ordered_json out = {{"trace", trace.name},
                                       {"policy", arguments.policy},
+                                      {"hints", arguments.hints},
                                       {"block_tokens", trace.block_tokens},
                                       {"capacity_blocks", row.capacity_blocks},
                                       {"requests", trace.requests.size()},
@@ -96,8 +97,10 @@ StatusOr<int> replay_without_bytes(const ReplayArguments& arguments) {
   double seconds = 0;
   for (Row& row : rows) {
     const int64_t service_ms = to_milliseconds(arguments.service);
-    StatusOr<IndexReplay> replayed = replay::replay_index(
-        *trace, {.capacity_blocks = row.capacity_blocks, .policy = arguments.policy, .service_ms = service_ms});
+    StatusOr<IndexReplay> replayed = replay::replay_index(*trace, {.capacity_blocks = row.capacity_blocks,
+                                                                   .policy = arguments.policy,
+                                                                   .service_ms = service_ms,
+                                                                   .hints = hints_of(arguments.hints)});
     if (!replayed.ok()) return replayed.status();
     row.replay = *std::move(replayed);
     row.clairvoyant = replay::clairvoyant_cache(*trace, row.capacity_blocks, service_ms);

@@ -59,6 +59,7 @@ extern const Verb kGetVerb;
 extern const Verb kLsVerb;
 extern const Verb kManualVerb;
 extern const Verb kNodeVerb;
+extern const Verb kPoliciesVerb;
 extern const Verb kPrefixVerb;
 extern const Verb kPutVerb;
 extern const Verb kReplayVerb;

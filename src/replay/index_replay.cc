@@ -153,10 +153,10 @@ uint32_t Replayer::serve(const Request& request) {
   }
   result_.stored_blocks += stored;
   result_.refused_blocks += request.block_count - run - stored;
-  if (request.session != kNoSession && run + stored > 0) {
+  if (options_.hints != Hints::kNone && request.session != kNoSession && run + stored > 0) {
     static constexpr std::string_view kStops[] = {"", "tool_use", "end_turn"};
-    pool_->note_use(space_, digests[run + stored - 1], std::to_string(request.session),
-                    kStops[static_cast<int>(request.stop)]);
+    const auto stop = options_.hints == Hints::kAll ? static_cast<size_t>(request.stop) : 0;
+    pool_->note_use(space_, digests[run + stored - 1], std::to_string(request.session), kStops[stop]);
   }
   return run;
 }

@@ -22,11 +22,19 @@
 
 namespace kvist::replay {
 
+// What the engine of the replay tells of a call, as far as the trace knows it.
+enum class Hints : uint8_t {
+  kNone,      // nothing: sessions are what the blocks' lineage says
+  kSessions,  // which session it belongs to
+  kAll,       // and why the model stopped
+};
+
 struct IndexReplayOptions {
   uint64_t capacity_blocks = 0;
   std::string policy = "lru";  // as PoolConfig::retention
   // How long a request keeps its blocks pinned. 0: it is served in an instant, before the next one arrives.
   int64_t service_ms = 0;
+  Hints hints = Hints::kNone;
   uint32_t tick_ms = 1000;  // of the pool's touch clock
 };
 

@@ -47,7 +47,8 @@ TEST_F(ReplayCommand, JsonHasItsKeysInOrder) {
   const Outcome outcome = run_command({"replay", small_trace(), "--index-only", "--capacity", "100%", "--json"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.out,
-            "{\"trace\":\"small.jsonl\",\"policy\":\"lru\",\"block_tokens\":512,\"capacity_blocks\":3,\"requests\":3,"
+            "{\"trace\":\"small.jsonl\",\"policy\":\"lru\",\"hints\":\"none\",\"block_tokens\":512,\"capacity_blocks\":3,"
+            "\"requests\":3,"
             "\"blocks\":6,\"hit_blocks\":3,\"hit_rate\":0.5,\"infinite_hit_rate\":0.5,\"clairvoyant_hit_rate\":0.5}\n");
 }
 
