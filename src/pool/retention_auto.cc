@@ -9,7 +9,7 @@ constexpr uint32_t kShadowBlocks = 8192;
 constexpr size_t kLongestCall = 8192;
 constexpr double kRemembered = 64;      // blocks asked for, of a shadow's capacity, after which what was seen counts half
 constexpr double kBeforeDeciding = 16;  // the same, before the first decision
-constexpr double kLead = 0.01;          // of the blocks asked for
+constexpr double kLead = 0.03;          // of the blocks asked for
 
 // A sample by name that does not follow from where the name lies in tables.
 uint32_t draw(uint32_t key) {

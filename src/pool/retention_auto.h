@@ -4,7 +4,7 @@
 // A sample of whole sessions is served by a shadow cache for each policy (retention_shadow.h; set duelling, after Qureshi,
 // Jaleel, Patt, Steely, Emer: "Adaptive insertion policies for high performance caching", 2007, but with the same calls for
 // each, because sessions differ too much for two samples to be compared). A small pool is sampled whole. When another policy
-// leads by more than a point of what was asked for lately, it takes over.
+// leads by more than three points of what was asked for lately, it takes over.
 //
 // Each block belongs to the policy that ruled when it was stored, and stays there: nothing is filed anew when another takes
 // over. Room is then taken from both in the ratio of their leaves.
