@@ -50,7 +50,9 @@ progress() {
   local found step
   found=$(grep -c '^Collecting ' "$log" || true)
   step="$found of $total packages found"
-  if grep -q '^Installing collected' "$log"; then step="installing, $(du -sm "$dir" | cut -f1) MiB so far"; fi
+  if grep -q '^Installing collected' "$log"; then
+    step="installing, $({ du -sm "$dir" 2>/dev/null || true; } | cut -f1) MiB so far" # files come and go under it
+  fi
   if [[ -t 1 ]]; then printf '\r\033[K    %3d s  %s' "$SECONDS" "$step"; else printf '    %3d s  %s\n' "$SECONDS" "$step"; fi
 }
 SECONDS=0
