@@ -184,6 +184,30 @@ def test_blocks_that_could_not_be_loaded(folder, extra, load, policy, monkeypatc
         assert rig.serve("d", prompt(3 * BLOCK + 1, 700)) == 3 * BLOCK
 
 
+@pytest.mark.parametrize("load", ["sync", "async"])
+def test_blocks_that_could_not_be_loaded_and_are_shared(folder, extra, load, monkeypatch):
+    """Requests that come at once with one prefix, of which blocks cannot be read, and again whenever it is tried: each ends
+    with all its tokens, and what is stored afterwards is whole."""
+    prompts = [prompt(6 * BLOCK) + prompt(BLOCK + 1, 200 * i) for i in (1, 2, 3, 4)]
+    with Rig(folder, extra | {"load": load}) as rig:
+        rig.serve("a", prompt(6 * BLOCK + 1))
+        rig.reset()
+        worker = rig.workers[0].connector._worker
+        bad = worker._bad
+        monkeypatch.setattr(worker, "_bad", lambda space, results, ids: bad(space, results, ids) | set(ids[-2:]))
+        for i in range(4):
+            rig.add(f"b{i}", prompts[i], max_tokens=4)
+        rig.run()
+        rig.empty()
+        assert rig.count("failed_loads") >= 1
+        assert all(len(rig.outputs[f"b{i}"]) == 4 for i in range(4))
+        monkeypatch.undo()
+        rig.settle()
+        rig.reset()
+        for i in range(4):
+            assert rig.serve(f"c{i}", prompts[i]) == (BLOCK if i else 7 * BLOCK)
+
+
 @pytest.mark.parametrize("groups", ["sliding", "state"])
 def test_a_request_with_several_groups_fails_as_a_whole(folder, extra, groups, monkeypatch):
     """Known failure 16: block ids of several groups mean nothing to the engine, so the request is what failed."""
