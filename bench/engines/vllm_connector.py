@@ -21,7 +21,6 @@ import json
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 from typing import Any
@@ -43,7 +42,6 @@ import torch  # noqa: E402
 from tiny_model import make_tiny  # noqa: E402
 
 import kvist  # noqa: E402
-from kvist.vllm.connector import KvistConnector  # noqa: E402
 from kvist.vllm.step import IDLE  # noqa: E402
 
 BLOCK = 32
@@ -54,10 +52,6 @@ HOOKS = (
     "get_block_ids_with_load_errors get_kv_connector_kv_cache_events build_connector_worker_meta clear_connector_metadata "
     "has_connector_metadata wait_for_layer_load save_kv_layer"
 ).split()
-
-
-class BenchConnector(KvistConnector):
-    """The connector as it is; vLLM finds it by this module's name."""
 
 
 # What a null connector answers to the hooks of a step.
@@ -85,7 +79,6 @@ class Bench:
     def __init__(self, model: str, node: kvist.Node, rounds: int) -> None:
         from vllm import LLM
 
-        sys.modules.setdefault("bench_engines_vllm", sys.modules[__name__])  # where the engine looks the class up
         with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
             self.vocabulary = json.load(file)["vocab_size"]
         self.llm = LLM(
@@ -103,8 +96,8 @@ class Bench:
             kv_cache_memory_bytes=1 << 30,
             disable_log_stats=True,
             kv_transfer_config={
-                "kv_connector": "BenchConnector",
-                "kv_connector_module_path": "bench_engines_vllm",
+                "kv_connector": "KvistConnector",
+                "kv_connector_module_path": "kvist.vllm",
                 "kv_role": "kv_both",
                 "kv_load_failure_policy": "recompute",
                 "kv_connector_extra_config": {"socket": node.socket},

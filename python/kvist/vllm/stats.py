@@ -75,11 +75,10 @@ class KvistStats(KVConnectorStats):
 
 
 class Counters:
-    """Where one side of the connector counts; take() hands it to the engine. One thread. failures: gives the link's counts, of
-    which the new ones are counted here."""
+    """Where one side of the connector counts; take() hands it to the engine. One thread."""
 
-    def __init__(self, failures: Callable[[], dict[str, int] | None] = lambda: None) -> None:
-        self.failures = failures
+    def __init__(self) -> None:
+        self.failures: Callable[[], dict[str, int] | None] = dict  # gives the link's counts: the new ones are counted here too
         self._stats = KvistStats()
         self._dirty = False
         self._left = EVERY  # calls of take()

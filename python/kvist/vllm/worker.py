@@ -245,7 +245,6 @@ class Worker:
 
     def finished(self) -> tuple[set[str], set[str]]:
         """Asynchronous loads that are over, each told once, and which of them failed without saying which blocks."""
-        self._ask_in = self._pages.ask
         done: set[str] = set()
         failed: set[str] = set()
         self._poll()
@@ -427,6 +426,7 @@ class Worker:
         except kvist.Error as error:
             self._link.failed(error)
             return
+        self._ask_in = self._pages.ask
         for call in self._pages.advance(calls):
             put = self._puts.pop(id(call), None)
             if put is not None:
