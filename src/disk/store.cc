@@ -433,7 +433,9 @@ int Store::wait_ms() const {
       }
     }
     // Something waits for buffers that only poll() gives.
-    if (directory->collection.victim != nullptr && !directory->collection.reading) at(now_ns + 5'000'000);
+    if (directory->collection.victim != nullptr && !directory->collection.reading && directory->health.may_write()) {
+      at(now_ns + 5'000'000);
+    }
   }
   if (!sealing_.empty()) at(now_ns + 5'000'000);
   if (due == ~uint64_t{0}) return -1;

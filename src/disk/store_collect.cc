@@ -15,6 +15,9 @@ constexpr size_t kMadeAhead = 2;
 constexpr uint64_t kMovedAtOnce = 8 << 20;  // bytes
 constexpr uint64_t kMoveBudgetNs = 10'000'000'000;
 
+// How a read ended that may go well later: the device is bypassed, or the store is closed.
+bool for_now(StatusCode code) { return code == StatusCode::kUnavailable || code == StatusCode::kCancelled; }
+
 }  // namespace
 
 // What lies in a directory besides segments: lock, probe, the table and the one that replaces it.
@@ -73,9 +76,11 @@ void Store::make_segments(Directory& directory) {
 }
 
 void Store::collect(Directory& directory) {
+  // What is under way waits: nothing that is worth keeping is given up for want of a place to write it to for now.
+  if (closing_ || !directory.health.may_write()) return;
   Directory::Collection& collection = directory.collection;
   if (collection.victim == nullptr) {
-    if (closing_ || room(directory) >= kAhead || !directory.health.may_write()) return;
+    if (room(directory) >= kAhead) return;
     Segment* victim = choose_victim(directory);
     if (victim == nullptr) return;
     collection.victim = victim;
@@ -94,7 +99,13 @@ void Store::collect(Directory& directory) {
         Directory::Collection& under_way = directory.collection;
         under_way.reading = false;
         std::vector<Record> records;
-        const Segment& segment = *under_way.victim;
+        Segment& segment = *under_way.victim;
+        if (for_now(code)) {  // nothing was given up yet: chosen again when the device works
+          segment.state = Segment::State::kSealed;
+          under_way.victim = nullptr;
+          under_way.entries = {};
+          return;
+        }
         if (code != StatusCode::kOk ||
             !decode_entries(under_way.entries, {segment.sequence, segment.bytes, table_.store}, segment.footer, &records)) {
           ++stats_.lost_footers;  // its records are found to be gone when they are read
@@ -170,12 +181,17 @@ void Store::move_records(Directory& directory) {
     request.deadline_ns = now() + kMoveBudgetNs;  // behind what somebody waits for
     move.step = Directory::Move::Step::kReading;
     const auto then = [this, &directory, slot](StatusCode code) {
+      Directory::Move& read = directory.collection.moves[slot];
+      if (for_now(code)) {
+        directory.collection.keep.push_back(read.record);
+        read = {};
+        return;
+      }
       if (code != StatusCode::kOk) {
         move_done(directory, slot, nullptr);
         return;
       }
-      directory.collection.moves[slot].step = Directory::Move::Step::kRead;
-      write_move(directory, slot);
+      read.step = Directory::Move::Step::kRead;  // and written by the next collect()
     };
     if (!queue_read(request, then).ok()) move_done(directory, slot, nullptr);
   }
@@ -193,7 +209,7 @@ void Store::write_move(Directory& directory, size_t slot) {
   const bool one_is_coming = std::any_of(directories_.begin(), directories_.end(), [this](const auto& other) {
     return other->health.may_write() && (other->making || room(*other) > 0);
   });
-  if (status.code() != StatusCode::kResourceExhausted || closing_ || (staged_bytes_ == 0 && !one_is_coming)) {
+  if (status.code() != StatusCode::kResourceExhausted || (staged_bytes_ == 0 && !one_is_coming)) {
     move_done(directory, slot, nullptr);
   }  // else again with the next poll()
 }

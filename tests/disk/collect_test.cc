@@ -10,6 +10,23 @@ class Collect : public StoreTest {
     options_.directories[0].capacity_bytes = 16 * kMiB + kMiB / 8;  // eight segments
     options_.write_linger = std::chrono::milliseconds(1);           // what is moved waits for nobody's flush
   }
+  // Writes until a segment is collected of which two blocks are worth keeping; they are not read yet.
+  void begin_collecting() {
+    options_.wrap_engine = faults_.wrap();
+    index_.chosen = 0, index_.gone.clear();
+    index_.worth = [this](const Record&) { return faults_.hold_reads = true; };
+    ASSERT_TRUE(open().ok());
+    uint64_t blocks = 0;
+    while (blocks < 100 && index_.chosen == 0) {
+      write_all(blocks++, 1, 1 << 19);
+      ASSERT_TRUE(until([&] { return index_.chosen > 0 || store_->idle(); }));
+    }
+    ASSERT_EQ(index_.chosen, 3u);
+    index_.worth = [](const Record&) { return false; };
+    ASSERT_EQ(store_->stats().records_moved + store_->stats().segments_collected, 0u);
+    ASSERT_EQ(index_.gone.size(), 1u);  // what is more than the share
+    index_.gone.clear();
+  }
 };
 
 TEST_F(Collect, TheCapacityHoldsAtEachMoment) {
@@ -124,6 +141,45 @@ TEST_F(Collect, AReadUnderWayKeepsItsSegment) {
   EXPECT_EQ(check_pattern(7, record.digest, 0, memory), 0u);
   write_all(100, 12, 1 << 19);  // and all goes on
   EXPECT_GT(store_->stats().segments_collected, 0u);
+}
+
+TEST_F(Collect, AStoreThatIsClosedMeanwhileKeepsWhatIsWorthIt) {
+  begin_collecting();
+  write(1000, 4096);  // there is something to be written at the end, and time for collecting
+  const std::map<Digest, Record> before = index_.records;
+  faults_.hold_reads = false;
+  ASSERT_TRUE(reopen().ok());
+  EXPECT_TRUE(index_.gone.empty());
+  for (const auto& [digest, record] : before) EXPECT_EQ(read(record), StatusCode::kOk);
+}
+
+// The disk is bypassed, or cannot be written to, at that moment: what is worth keeping waits where it is.
+TEST_F(Collect, WhatIsWorthItWaitsForADiskThatWorksAgain) {
+  clock_ = &manual_clock_;
+  options_.read_depth = 1;
+  options_.health.failures_in_a_row = 1;
+  options_.health.latency_budget_ns = ~uint64_t{0} / 2;
+  for (const auto& [error, expected] : {std::pair{EIO, DiskState::kBypassed}, {EROFS, DiskState::kReadOnly}}) {
+    begin_collecting();
+    faults_.write_error = error, faults_.errors_left = 1;
+    const uint64_t tag = write(1000, 4096);
+    store_->flush_writes();
+    ASSERT_TRUE(until([&] { return index_.written.contains(tag); }));
+    EXPECT_EQ(state(), expected);
+    const std::map<Digest, Record> before = index_.records;
+    faults_.hold_reads = false;
+    ASSERT_TRUE(until([&] { return store_->directories()[0].transfers == 0; }));
+    for (int i = 0; i < 3; ++i) store_->poll();
+    EXPECT_TRUE(index_.gone.empty());
+    ASSERT_TRUE(comes_back());
+    ASSERT_TRUE(until([&] { return manual_clock_.advance(options_.write_linger), store_->idle(); }));
+    EXPECT_TRUE(index_.gone.empty());
+    EXPECT_EQ(store_->stats().records_moved, 2u);
+    for (const auto& [digest, record] : before) EXPECT_TRUE(index_.records.contains(digest));
+    EXPECT_TRUE(all_readable());
+    store_.reset();
+    std::filesystem::remove_all(disk());
+  }
 }
 
 TEST_F(Collect, ASmallerCapacityIsKeptToAtTheNextStart) {

@@ -20,17 +20,6 @@ class DiskFaults : public StoreTest {
     options_.wrap_engine = faults_.wrap();
     clock_ = &manual_clock_;
   }
-  DiskState state() const { return store_->directories()[0].state; }
-  // Time goes on until the probes have brought it back.
-  bool comes_back() {
-    const Deadline deadline(kPatience);
-    while (state() != DiskState::kServing && !deadline.passed()) {
-      manual_clock_.advance(std::chrono::seconds(1));
-      store_->poll();
-      ::poll(nullptr, 0, 1);
-    }
-    return state() == DiskState::kServing;
-  }
   // The linger passes with the clock, which stands.
   void write_some(uint64_t first, uint64_t count) { write_all(first, count, 4096); }
 };

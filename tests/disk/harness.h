@@ -256,7 +256,7 @@ class StoreTest : public testing::Test {
     if (!space.ok()) return space.status();
     space_ = *space;
     // A segment to write to is made behind open()'s back.
-    until([this] { return store_->stats().free_segments > 0 || store_->directories()[0].state != DiskState::kServing; });
+    until([this] { return store_->stats().free_segments > 0 || state() != DiskState::kServing; });
     return ok_status();
   }
   Status reopen() {
@@ -275,6 +275,16 @@ class StoreTest : public testing::Test {
       const int wait = store_->wait_ms();
       ::poll(&event, 1, wait < 0 ? 20 : std::min(wait, 20));
     }
+  }
+
+  DiskState state() const { return store_->directories()[0].state; }
+  // Time goes on until the probes have brought the disk back; for a clock that stands.
+  bool comes_back() {
+    return until([this] {
+      if (state() == DiskState::kServing) return true;
+      manual_clock_.advance(std::chrono::seconds(1));
+      return false;
+    });
   }
 
   uint64_t next_tag() { return ++tag_; }
