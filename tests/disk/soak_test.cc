@@ -63,12 +63,7 @@ class DiskSoakSlow : public StoreTest {
       std::vector<std::byte> bytes(record.length);
       const Range to = {bytes.data(), bytes.size()};
       const uint64_t tag = next_tag();
-      const Status status = store_->read({.at = record.at,
-                                          .length = record.length,
-                                          .checksum = record.checksum,
-                                          .to = {&to, 1},
-                                          .deadline_ns = deadline_in(std::chrono::seconds(5)),
-                                          .tag = tag});
+      const Status status = store_->read(asking(record, to, tag, std::chrono::seconds(5)));
       StatusCode code = status.code();
       if (status.ok()) {
         if (!until([&] { return index_.read.contains(tag); })) ::_exit(4);

@@ -99,14 +99,7 @@ TEST_P(StoreContract, ManyReadsAtOnceAreEachToldOnce) {
   for (uint64_t i = 0; i < 200; ++i) {
     const Record record = index_.records.at(name_of(i));
     const Range to = {memory[i].data(), memory[i].size()};
-    ASSERT_TRUE(store_
-                    ->read({.at = record.at,
-                            .length = record.length,
-                            .checksum = record.checksum,
-                            .to = {&to, 1},
-                            .deadline_ns = deadline_in(kPatience),
-                            .tag = next_tag()})
-                    .ok());
+    ASSERT_TRUE(store_->read(asking(record, to, next_tag())).ok());
   }
   ASSERT_TRUE(until([&] { return told == 200; }));
   for (uint64_t i = 0; i < 200; ++i) EXPECT_EQ(check_pattern(7, name_of(i), 0, memory[i]), 0u);
@@ -274,14 +267,7 @@ TEST_F(DiskStore, AReadEndsByItsDeadlineThoughTheDeviceDoesNot) {
   const Range first = {memory.data(), 4096}, second = {memory.data() + 4096, 4096};
   const Record a = index_.records.at(name_of(0)), b = index_.records.at(name_of(1));
   const auto ask = [&](const Record& record, const Range& to, uint64_t tag) {
-    return store_
-        ->read({.at = record.at,
-                .length = record.length,
-                .checksum = record.checksum,
-                .to = {&to, 1},
-                .deadline_ns = deadline_in(std::chrono::milliseconds(50)),
-                .tag = tag})
-        .ok();
+    return store_->read(asking(record, to, tag, std::chrono::milliseconds(50))).ok();
   };
   ASSERT_TRUE(ask(a, first, 1001) && ask(b, second, 1002));
   store_->poll();
@@ -309,14 +295,7 @@ TEST_F(DiskStore, ALatePieceOfABlockGoesNowhere) {
   const Record record = index_.records.at(name_of(0));
   std::vector<std::byte> memory(record.length, std::byte{0xee});
   const Range to = {memory.data(), memory.size()};
-  ASSERT_TRUE(store_
-                  ->read({.at = record.at,
-                          .length = record.length,
-                          .checksum = record.checksum,
-                          .to = {&to, 1},
-                          .deadline_ns = deadline_in(std::chrono::milliseconds(50)),
-                          .tag = 1001})
-                  .ok());
+  ASSERT_TRUE(store_->read(asking(record, to, 1001, std::chrono::milliseconds(50))).ok());
   store_->poll();
   EXPECT_EQ(faults_.reads, 2u);
   manual_clock_.advance(std::chrono::milliseconds(50));
@@ -344,14 +323,7 @@ TEST_F(DiskStore, TooManyReadsAreRefusedEarly) {
   const Record record = index_.records.at(name_of(0));
   std::vector<std::byte> memory(4096);
   const Range to = {memory.data(), memory.size()};
-  const auto ask = [&](uint64_t tag) {
-    return store_->read({.at = record.at,
-                         .length = record.length,
-                         .checksum = record.checksum,
-                         .to = {&to, 1},
-                         .deadline_ns = deadline_in(kPatience),
-                         .tag = tag});
-  };
+  const auto ask = [&](uint64_t tag) { return store_->read(asking(record, to, tag)); };
   for (uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(ask(1000 + i).ok());
   store_->poll();
   for (uint64_t i = 2; i < 5; ++i) ASSERT_TRUE(ask(1000 + i).ok());
@@ -411,14 +383,7 @@ TEST_F(DiskStore, PredictionsFollowWhatWaits) {
   std::vector<std::byte> memory(65536);
   const Range to = {memory.data(), memory.size()};
   for (uint64_t i = 0; i < 40; ++i) {
-    ASSERT_TRUE(store_
-                    ->read({.at = record.at,
-                            .length = record.length,
-                            .checksum = record.checksum,
-                            .to = {&to, 1},
-                            .deadline_ns = deadline_in(kPatience),
-                            .tag = 5000 + i})
-                    .ok());
+    ASSERT_TRUE(store_->read(asking(record, to, 5000 + i)).ok());
   }
   EXPECT_GT(store_->predict_ns(record.at, record.length), alone);
   faults_.hold = false;
