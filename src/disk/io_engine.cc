@@ -100,8 +100,8 @@ class RingEngine final : public IoEngine {
 
 class ThreadEngine final : public IoEngine {
  public:
-  ThreadEngine(uint32_t depth, uint32_t threads, int event)
-      : threads_(threads), depth_(depth), workers_(threads, depth, event) {}
+  ThreadEngine(uint32_t depth, uint32_t threads, int event) : depth_(depth), workers_(threads, depth, event) {}
+  size_t threads() const { return workers_.threads(); }
 
   bool submit(const IoRequest& request) override {
     if (in_flight_ >= depth_) return false;
@@ -129,10 +129,9 @@ class ThreadEngine final : public IoEngine {
     done_.clear();
   }
   size_t in_flight() const override { return in_flight_; }
-  std::string describe() const override { return std::to_string(threads_) + " threads"; }
+  std::string describe() const override { return std::to_string(threads()) + " threads"; }
 
  private:
-  const uint32_t threads_;
   const uint32_t depth_;
   size_t in_flight_ = 0;
   std::vector<IoDone> done_;
@@ -162,8 +161,10 @@ StatusOr<std::unique_ptr<IoEngine>> make_ring_engine(uint32_t depth, std::span<s
   return StatusOr<std::unique_ptr<IoEngine>>(std::move(engine));
 }
 
-std::unique_ptr<IoEngine> make_thread_engine(uint32_t depth, uint32_t threads, int event) {
-  return std::make_unique<ThreadEngine>(depth, threads, event);
+StatusOr<std::unique_ptr<IoEngine>> make_thread_engine(uint32_t depth, uint32_t threads, int event) {
+  auto engine = std::make_unique<ThreadEngine>(depth, threads, event);
+  if (engine->threads() == 0) return resource_exhausted("no thread can be started for reading and writing: raise TasksMax");
+  return StatusOr<std::unique_ptr<IoEngine>>(std::move(engine));
 }
 
 }  // namespace kvist::disk

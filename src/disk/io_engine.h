@@ -1,11 +1,11 @@
 // disk/io_engine.h: reads and writes that somebody else waits for: io_uring, or threads where that cannot be had.
 //
-//   std::unique_ptr<IoEngine> engine = make_engine(options, buffers, event, &why_not_uring);
-//   engine->submit(request);  engine->push();
+//   StatusOr<std::unique_ptr<IoEngine>> engine = make_ring_engine(depth, buffers, event);   // or make_thread_engine()
+//   (*engine)->submit(request);  (*engine)->push();
 //   ... the event is readable ...
-//   std::vector<IoDone> done;  engine->reap(&done);      // done[i].result: bytes, or -errno
+//   std::vector<IoDone> done;  (*engine)->reap(&done);      // done[i].result: bytes, or -errno
 //
-// Both have one contract (tests/disk/io_engine_test.cc runs on both): each request ends once, in any order, with what pread
+// Both have one contract (tests/disk/parts_test.cc runs on both): each request ends once, in any order, with what pread
 // or pwrite of the same would have returned; the bytes belong to the engine until then. A request can be short, as pread
 // can.
 //
@@ -61,7 +61,8 @@ enum class IoChoice : uint8_t { kAuto, kRing, kThreads };
 // kUnimplemented: this kernel has no io_uring; kPermissionDenied: it is not allowed (seccomp, sysctl
 // kernel.io_uring_disabled); kResourceExhausted: no memory or descriptor for it.
 StatusOr<std::unique_ptr<IoEngine>> make_ring_engine(uint32_t depth, std::span<std::byte> buffers, int event);
-std::unique_ptr<IoEngine> make_thread_engine(uint32_t depth, uint32_t threads, int event);
+// kResourceExhausted: not one thread.
+StatusOr<std::unique_ptr<IoEngine>> make_thread_engine(uint32_t depth, uint32_t threads, int event);
 
 // The status of make_ring_engine for what io_uring_setup answered, as text that says what to do.
 Status ring_refused(int error);

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -111,52 +110,11 @@ Status Store::open_directories() {
   return ok_status();
 }
 
-// Of several directories' tables the last change counts: one that was not there when a namespace ended does not bring it
-// back.
-Status Store::adopt_tables() {
-  bool found = false;
-  std::vector<uint64_t> changes;
-  const std::string* first = nullptr;
-  for (const auto& directory : directories_) {
-    SpaceTable table;
-    const Status status = directory->folder->read_table(&table);
-    changes.push_back(status.ok() ? table.change : 0);
-    if (status.code() == StatusCode::kNotFound) continue;
-    if (status.code() == StatusCode::kDataLoss) {
-      log_.warn(
-          "the table of namespaces is damaged; what lies in the directory is not used, unless another one has the table",
-          {{"directory", directory->options.path}, {"reason", status}});
-      continue;
-    }
-    if (!status.ok()) return failed_precondition(std::string(status.message()));
-    if (found && table.store != table_.store) {
-      return failed_precondition("disk: " + directory->options.path + " and " + *first +
-                                 " belong to two stores: use them apart, or remove kvist.disk and the segments of one");
-    }
-    if (!found || table.change > table_.change) table_ = table;
-    found = true;
-    first = &directory->options.path;
-  }
-  if (!found) {
-    if (::getrandom(table_.store.data(), table_.store.size(), 0) != static_cast<ssize_t>(table_.store.size())) {
-      return internal_error("disk: no random bytes from the kernel");
-    }
-    table_.change = 1;
-  }
-  for (size_t i = 0; i < directories_.size(); ++i) {
-    if (changes[i] == table_.change) continue;
-    if (Status status = directories_[i]->folder->write_table(table_); !status.ok()) return status;
-  }
-  saved_change_ = known_change_ = table_.change;
-  return ok_status();
-}
-
 Status Store::open_engine() {
   StatusOr<std::unique_ptr<Buffers>> buffers = Buffers::create(options_.buffer_bytes);
   if (!buffers.ok()) return buffers.status();
   buffers_ = *std::move(buffers);
   const auto depth = static_cast<uint32_t>((options_.read_depth + options_.write_depth) * directories_.size());
-  Status why_not;
   if (options_.io != IoChoice::kThreads) {
     StatusOr<std::unique_ptr<IoEngine>> ring = make_ring_engine(depth, buffers_->all(), event_.get());
     if (ring.ok()) {
@@ -167,7 +125,11 @@ Status Store::open_engine() {
       why_not_ring_ = std::string(ring.status().message());
     }
   }
-  if (engine_ == nullptr) engine_ = make_thread_engine(depth, kThreads, event_.get());
+  if (engine_ == nullptr) {
+    StatusOr<std::unique_ptr<IoEngine>> threads = make_thread_engine(depth, kThreads, event_.get());
+    if (!threads.ok()) return resource_exhausted("disk: " + std::string(threads.status().message()));
+    engine_ = *std::move(threads);
+  }
   if (options_.wrap_engine) engine_ = options_.wrap_engine(std::move(engine_));
   return ok_status();
 }
@@ -182,86 +144,6 @@ std::string Store::describe() const {
     text += reason.empty() ? ", direct I/O" : ", through the page cache (" + reason + ")";
   }
   return text;
-}
-
-// ---- namespaces ---------------------------------------------------------------------------------------------------
-
-StatusOr<uint32_t> Store::open_space(std::string_view alias, std::string_view record, const NamespaceId& id) {
-  for (SpaceEntry& space : table_.spaces) {
-    if (space.id != id) continue;
-    if (space.alias != alias) {
-      space.alias = alias;
-      ++table_.change;
-      save_table();
-    }
-    return space.number;
-  }
-  if (alias.size() > kMaxAlias || record.size() > kMaxIdentityRecord) {
-    return invalid_argument("disk: alias or identity record of a namespace is too long");
-  }
-  if (table_.spaces.size() >= kMaxSpaces || overhead_bytes() + 2 * (record.size() + alias.size()) > kMaxSpaceTable) {
-    return resource_exhausted("disk: no room for more namespaces in the table: flush some that are not used");
-  }
-  SpaceEntry space;
-  space.number = table_.next_number++;
-  space.id = id, space.alias = alias, space.record = record;
-  table_.spaces.push_back(std::move(space));
-  newest_space_change_ = ++table_.change;
-  save_table();
-  return table_.spaces.back().number;
-}
-
-void Store::close_space(uint32_t number, std::function<void(const Status&)> done) {
-  std::erase_if(table_.spaces, [&](const SpaceEntry& space) { return space.number == number; });
-  ++table_.change;
-  waiting_.push_back({table_.change, std::move(done)});
-  save_table();
-}
-
-void Store::save_table() {
-  if (saving_ > 0 || saved_change_ == table_.change) return;
-  const auto table = std::make_shared<const SpaceTable>(table_);
-  saving_status_ = ok_status();
-  const auto ended = [this, table](const Status& status) {
-    if (status.ok()) {
-      known_change_ = std::max(known_change_, table->change);
-    } else {
-      saving_status_ = status;
-    }
-    if (--saving_ > 0) return;
-    if (known_change_ < table->change) failed_change_ = table->change;
-    if (saving_status_.ok()) {
-      saved_change_ = table->change;
-    } else {
-      log_.warn("the table of namespaces could not be written: a flush may not outlive a restart",
-                {{"reason", saving_status_}});
-    }
-    std::vector<Waiting> told;
-    for (size_t i = 0; i < waiting_.size();) {
-      if (waiting_[i].change <= table->change) {
-        told.push_back(std::move(waiting_[i]));
-        waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
-      } else {
-        ++i;
-      }
-    }
-    const Status status_of_all = saving_status_;
-    tell_untold();
-    for (Waiting& waiting : told) {
-      if (waiting.done) waiting.done(status_of_all);
-    }
-    if (status_of_all.ok()) save_table();
-  };
-  saving_ = static_cast<uint32_t>(directories_.size());
-  std::vector<Status> refused;
-  for (const auto& directory : directories_) {
-    auto status = std::make_shared<Status>();
-    if (!directory->workers->post([status, table, folder = directory->folder] { *status = folder->write_table(*table); },
-                                  [status, ended] { ended(*status); })) {
-      refused.push_back(unavailable("disk: " + directory->options.path + " does not answer"));
-    }
-  }
-  for (const Status& status : refused) ended(status);
 }
 
 // ---- the loop -----------------------------------------------------------------------------------------------------
@@ -340,18 +222,16 @@ void Store::note_change(Directory& directory) {
   if (directory.health.state() == DiskState::kBypassed) fail_queued_reads(directory, StatusCode::kUnavailable);
 }
 
-// Deadlines, transfers that do not end, and probes.
-void Store::watch(Directory& directory) {
+// Transfers that do not end, deadlines, and probes.
+void Store::watch() {
   const uint64_t now_ns = now();
   for (const std::unique_ptr<Io>& io : ios_) {
-    if (io == nullptr || io->directory != &directory) continue;
-    if (directory.health.note_waiting(io->started_ns, now_ns)) {
-      note_change(directory);
-      break;
-    }
+    if (io != nullptr && io->directory->health.note_waiting(io->started_ns, now_ns)) note_change(*io->directory);
   }
-  expire_reads(directory, now_ns);
-  if (directory.health.probe_due(now_ns)) probe(directory);
+  for (const auto& directory : directories_) {
+    expire_reads(*directory, now_ns);
+    if (directory->health.probe_due(now_ns)) probe(*directory);
+  }
 }
 
 void Store::probe(Directory& directory) {
@@ -378,6 +258,12 @@ void Store::probe(Directory& directory) {
   };
   const auto then = [this, &directory, result] {
     const bool good = result->status.ok() && result->took_ns <= options_.health.latency_budget_ns;
+    if (!good) {
+      log_.info(
+          "the disk does not work yet",
+          {{"directory", directory.options.path},
+           {"reason", result->status.ok() ? deadline_exceeded("a page took longer than the budget") : result->status}});
+    }
     if (directory.health.note_probe(good, now())) note_change(directory);
   };
   if (!directory.workers->post(work, then)) directory.health.note_probe(false, now());
@@ -402,10 +288,11 @@ void Store::poll() {
   engine_->reap(&done_);
   for (const IoDone& done : done_) io_done(done.tag, done.result);
   absorb_arrived();
+  for (const auto& directory : directories_) directory->workers->run_done();
+  watch();
+  watch_table();
   const uint64_t linger = static_cast<uint64_t>(options_.write_linger.count());
   for (const auto& directory : directories_) {
-    directory->workers->run_done();
-    watch(*directory);
     if (directory->group != nullptr && now() - directory->group->opened_ns >= linger) close_group(*directory);
     make_segments(*directory);
     collect(*directory);
@@ -427,16 +314,17 @@ int Store::wait_ms() const {
     for (const ReadOp* op : directory->active) {
       if (!op->ended) at(op->deadline_ns);
     }
-    if (directory->health.may_read()) {
-      for (const std::unique_ptr<Io>& io : ios_) {
-        if (io != nullptr && io->directory == directory.get()) at(io->started_ns + options_.health.latency_budget_ns + 1);
-      }
-    }
     // Something waits for buffers that only poll() gives.
     if (directory->collection.victim != nullptr && !directory->collection.reading && directory->health.may_write()) {
       at(now_ns + 5'000'000);
     }
   }
+  for (const std::unique_ptr<Io>& io : ios_) {
+    if (io == nullptr || !io->directory->health.may_read()) continue;
+    at(io->started_ns + options_.health.latency_budget_ns + 1);
+  }
+  for (const Waiting& waiting : waiting_) at(waiting.due_ns);
+  if (saving_ == 0 && saved_change_ != table_.change) at(save_again_ns_);
   if (!sealing_.empty()) at(now_ns + 5'000'000);
   if (due == ~uint64_t{0}) return -1;
   return due <= now_ns ? 0 : static_cast<int>(std::min<uint64_t>((due - now_ns + 999'999) / 1'000'000, 60'000));

@@ -13,13 +13,11 @@
 //   write()   copies the bytes (so the source is free when it returns) and compares their checksum on the way. Records are
 //             gathered into writes of a MiB, at most write_linger apart.
 //   read()    goes through the store's own memory into the ranges given: these are no longer touched from the moment at
-//   which
-//             read_done() was called, also where that is for a deadline and the device still works.
+//             which read_done() was called, also where that is for a deadline and the device still works.
 //   space     files are made up to the capacity, then the segment with the least that is live (or the oldest) is collected:
 //             the owner chooses which of its records are worth writing again, the rest is gone.
 //   faults    each is counted, logged with what to do (a bounded number of lines), and ends in calls that are refused early
-//   or
-//             in misses. What a device does is judged by a Health for each directory.
+//             or in misses. What a device does is judged by a Health for each directory.
 //
 // Threads: one, the owner's loop; the owner is called in poll(), recover() and close() only, and may call the store from
 // there. Nothing blocks but open(), recover() and close(). No call allocates without a bound: buffers, queues, reads.
@@ -117,7 +115,7 @@ struct StoreStats {
   uint64_t refused_busy = 0, refused_no_segment = 0, refused_unhealthy = 0, refused_queue = 0, refused_bad_source = 0;
   // Faults.
   uint64_t bad_records = 0, read_errors = 0, write_errors = 0, no_space = 0, deadlines = 0, bypassed = 0, resumed = 0,
-           probes = 0, vanished = 0, lost_footers = 0;
+           probes = 0, vanished = 0, lost_footers = 0, table_errors = 0;
   // Of recover().
   uint64_t recovered_records = 0, recovered_segments = 0, scanned_segments = 0, torn_records = 0, flushed_records = 0,
            damaged_segments = 0;
@@ -150,7 +148,7 @@ class Store {
   // Its number for records, a new one if this id has none. The table is written in the background.
   StatusOr<uint32_t> open_space(std::string_view alias, std::string_view record, const NamespaceId& id);
   // From now on records of this number mean nothing, in any later run too once `done` was called (in poll(), with the status
-  // of writing that down).
+  // of writing that down; kDeadlineExceeded if a directory does not answer).
   void close_space(uint32_t number, std::function<void(const Status&)> done);
 
   // Finds the records of before. Reads footers, not bytes, but for the segments that were open. Blocks. kUnimplemented: a
@@ -199,21 +197,34 @@ class Store {
   struct Io;
   struct Directory;
   enum class For : uint8_t { kUser, kMove };
+  enum class Room : uint8_t { kFound, kNoBuffer, kNoSegment, kNever };
+  struct Waiting {
+    uint64_t change, due_ns;
+    std::function<void(const Status&)> done;
+  };
 
   Store(const StoreOptions& options, StoreOwner* owner, const Clock& clock, Logger& log);
   Status open_directories();
-  Status adopt_tables();
   Status open_engine();
   uint64_t now() const { return clock_.now_ns(); }
+
+  // store_spaces.cc
+  Status adopt_tables();
+  uint64_t overhead_bytes() const;
+  void save_table();
+  void table_written(uint64_t change, const Status& status);
+  void watch_table();
+  void tell_waiting(const std::function<bool(const Waiting&)>& whose, const Status& status);
 
   // store_write.cc
   Status check_record(const Record& record, std::span<const ConstRange> from) const;
   uint32_t largest_count() const;
   Status write_record(const Record& record, std::span<const ConstRange> from, uint64_t tag, Directory* moved_for);
   std::vector<Directory*> directories_for_write(Status* why_not);
-  Status find_room(Directory& directory, uint32_t length, For reason);
-  Status open_group(Directory& directory, uint32_t length, For reason);
-  Status open_segment(Directory& directory, For reason);
+  Status refuse(Room why, For reason);
+  Room find_room(Directory& directory, uint32_t length, For reason);
+  Room open_group(Directory& directory, uint32_t length, For reason);
+  Room open_segment(Directory& directory, For reason);
   void close_group(Directory& directory);
   void seal(Directory& directory);
   void write_footers();
@@ -245,7 +256,7 @@ class Store {
   void move_records(Directory& directory);
   void write_move(Directory& directory, size_t slot);
   void move_done(Directory& directory, size_t slot, const Record* to);
-  void free_segment(Segment& segment);
+  bool free_segment(Segment& segment);
 
   // store_recover.cc
   Status find_segments(Directory& directory, std::span<std::byte> buffer);
@@ -261,12 +272,10 @@ class Store {
   void io_done(uint64_t tag, int64_t result);
   void write_io_done(std::unique_ptr<Io> io, int64_t result);
   void pump();
-  void watch(Directory& directory);
+  void watch();
   void probe(Directory& directory);
   void note_change(Directory& directory);
   void note_error(Directory& directory, bool write, int error);
-  void save_table();
-  uint64_t overhead_bytes() const;
 
   const StoreOptions options_;
   StoreOwner* const owner_;
@@ -300,10 +309,7 @@ class Store {
   uint64_t saved_change_ = 0;         // that all directories have
   uint32_t saving_ = 0;               // directories that are being written to
   Status saving_status_;
-  struct Waiting {
-    uint64_t change;
-    std::function<void(const Status&)> done;
-  };
+  uint64_t save_again_ns_ = 0;    // if it could not be
   std::vector<Waiting> waiting_;  // for saved_change_
   StoreStats stats_;
 };

@@ -20,13 +20,6 @@ bool for_now(StatusCode code) { return code == StatusCode::kUnavailable || code 
 
 }  // namespace
 
-// What lies in a directory besides segments: lock, probe, the table and the one that replaces it.
-uint64_t Store::overhead_bytes() const {
-  uint64_t table = 4096;
-  for (const SpaceEntry& space : table_.spaces) table += 64 + space.alias.size() + space.record.size();
-  return 4 * kPage + 2 * round_up(table, kPage);
-}
-
 uint64_t Store::room(const Directory& directory) const {
   const uint64_t used = directory.file_bytes + overhead_bytes();
   const bool may_make = directory.no_room_until_ns <= now() && directory.options.capacity_bytes > used;
@@ -40,37 +33,45 @@ void Store::make_segments(Directory& directory) {
     return;
   }
   const uint32_t number = directory.next_file++;
-  auto made = std::make_shared<StatusOr<FileDescriptor>>(unavailable("disk: a segment was not made"));
+  struct Made {
+    StatusOr<FileDescriptor> fd = unavailable("disk: a segment was not made");
+    bool vanished = false;
+  };
+  auto made = std::make_shared<Made>();
   const auto then = [this, &directory, number, made] {
     directory.making = false;
-    if (made->ok()) {
+    const Status& status = made->fd.status();
+    if (status.ok()) {
       auto segment = std::make_unique<Segment>();
       segment->directory = &directory;
-      segment->fd = *std::move(*made);
+      segment->fd = *std::move(made->fd);
       segment->file = number;
       segment->bytes = segment->file_bytes = segment_bytes_;
       directory.free.push_back(std::move(segment));
       return;
     }
     directory.file_bytes -= segment_bytes_;
-    if (made->status().code() == StatusCode::kAlreadyExists) return;  // somebody's; the next number
+    if (status.code() == StatusCode::kAlreadyExists) return;  // somebody's; the next number
     directory.no_room_until_ns = now() + options_.health.longest_pause_ns;
-    if (made->status().code() == StatusCode::kResourceExhausted) {
+    if (status.code() == StatusCode::kResourceExhausted) {
       ++stats_.no_space;
       log_.warn("the disk tier gets less room than its capacity; it goes on with what it has",
-                {{"reason", made->status()}, {"bytes", directory.file_bytes}});
+                {{"reason", status}, {"bytes", directory.file_bytes}});
       if (directory.file_bytes / segment_bytes_ < kAhead + 1) {
         if (directory.health.note_unwritable("it has no room left", now())) note_change(directory);
       }
       return;
     }
-    if (!directory.folder->is_there()) ++stats_.vanished;
-    if (directory.health.note_unwritable(std::string(made->status().message()), now())) note_change(directory);
+    stats_.vanished += made->vanished;
+    if (directory.health.note_unwritable(std::string(status.message()), now())) note_change(directory);
   };
   // Counted before it is there, so that the capacity holds at every moment.
   directory.file_bytes += segment_bytes_;
   directory.making = directory.workers->post(
-      [made, number, folder = directory.folder, bytes = segment_bytes_] { *made = folder->create_segment(number, bytes); },
+      [made, number, folder = directory.folder, bytes = segment_bytes_] {
+        made->fd = folder->create_segment(number, bytes);
+        made->vanished = !made->fd.ok() && !folder->is_there();
+      },
       then);
   if (!directory.making) directory.file_bytes -= segment_bytes_;
 }
@@ -123,12 +124,11 @@ void Store::collect(Directory& directory) {
     if (move.step != Directory::Move::Step::kNone) return;
   }
   if (collection.next < collection.keep.size() || collection.victim->users > 0) return;
-  Segment& victim = *collection.victim;
+  if (!free_segment(*collection.victim)) return;
   collection.victim = nullptr;
   collection.keep.clear();
   collection.next = 0;
   ++stats_.segments_collected;
-  free_segment(victim);
 }
 
 // One of which little is live; else the oldest, so that what nobody asks for goes in the end.
@@ -229,19 +229,19 @@ void Store::move_done(Directory& directory, size_t slot, const Record* to) {
   }
 }
 
-// What it held is gone. Its file is used again, or removed where it has another size than segments have now.
-void Store::free_segment(Segment& segment) {
+// What it held is gone. Its file is used again, or removed where it has another size than segments have now. False: the file
+// system does not answer, so it stays for now.
+bool Store::free_segment(Segment& segment) {
   Directory& directory = *segment.directory;
-  std::unique_ptr<Segment> owned = std::move(segments_.at(segment.sequence));
-  segments_.erase(segment.sequence);
   if (segment.bytes != segment_bytes_ || segment.file_bytes != segment_bytes_) {
+    const auto work = [folder = directory.folder, file = segment.file] { folder->remove_segment(file); };
+    if (!directory.workers->post(work, [] {})) return false;
     directory.file_bytes -= segment.file_bytes;
-    if (!directory.workers->post([folder = directory.folder, file = segment.file] { folder->remove_segment(file); },
-                                 [] {})) {
-      directory.folder->remove_segment(segment.file);
-    }
-    return;
+    segments_.erase(segment.sequence);
+    return true;
   }
+  const std::unique_ptr<Segment> owned = std::move(segments_.at(segment.sequence));
+  segments_.erase(segment.sequence);
   auto free = std::make_unique<Segment>();
   free->directory = &directory;
   free->fd = std::move(segment.fd);
@@ -252,7 +252,7 @@ void Store::free_segment(Segment& segment) {
   const std::span<std::byte> page = stage(kPage, For::kMove);
   if (page.empty()) {
     directory.free.push_back(std::move(free));
-    return;
+    return true;
   }
   std::memset(page.data(), 0, page.size());
   auto clear = std::make_unique<Group>();
@@ -262,6 +262,7 @@ void Store::free_segment(Segment& segment) {
   clear->cleared = std::move(free);
   ++directory.clearing;
   send_group(std::move(clear), kPage);
+  return true;
 }
 
 void Store::drop(Location at, uint32_t length) {

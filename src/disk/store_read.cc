@@ -20,7 +20,7 @@ Status Store::queue_read(const ReadRequest& request, std::function<void(StatusCo
     return invalid_argument("disk: a read without length or deadline, or with ranges of another length");
   }
   if (!directory.health.may_read()) {
-    ++stats_.refused_unhealthy;
+    stats_.refused_unhealthy += then == nullptr;
     return unavailable("disk: " + directory.options.path + " is bypassed: " + directory.health.reason());
   }
   if (then == nullptr && directory.queue.size() >= options_.queued_reads) {

@@ -97,8 +97,8 @@ Status Store::take_file(Directory& directory, const Folder::SegmentFile& file, s
   if (!fd.ok()) return fd.status();
   SegmentHeader header;
   Status read = data_loss("an unreadable header");
-  std::memset(buffer.data(), 0, kPage);
-  if (read_at(fd->get(), 0, buffer.first(kPage)) == kPage) read = decode(buffer.first(kPage), &header);
+  const bool whole = read_at(fd->get(), 0, buffer.first(kPage)) == kPage;
+  if (whole) read = decode(buffer.first(kPage), &header);
   if (read.code() == StatusCode::kUnimplemented) {
     return failed_precondition("disk: " + directory.options.path + ", file " + std::to_string(file.number) + ": " +
                                std::string(read.message()));
@@ -117,7 +117,8 @@ Status Store::take_file(Directory& directory, const Folder::SegmentFile& file, s
   directory.file_bytes += file.bytes;
   if (!ours) {
     // A file that was made and not yet used is no damage.
-    const bool unused = std::all_of(buffer.begin(), buffer.begin() + kPage, [](std::byte b) { return b == std::byte{0}; });
+    const bool unused =
+        whole && std::all_of(buffer.begin(), buffer.begin() + kPage, [](std::byte b) { return b == std::byte{0}; });
     stats_.damaged_segments += unused ? 0 : 1;
     directory.free.push_back(std::move(segment));
     return ok_status();
@@ -155,7 +156,7 @@ void Store::load_segment(Segment& segment, const std::unordered_set<uint32_t>& k
   std::vector<Record> records;
   if (!read_footer(segment, buffer, &records)) scan(segment, buffer, &records);
   if (records.empty()) {  // it was opened, and nothing came of it
-    free_segment(segment);
+    (void)free_segment(segment);
     return;
   }
   ++stats_.recovered_segments;

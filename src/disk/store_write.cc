@@ -7,6 +7,12 @@
 #include "disk/store_state.h"
 
 namespace kvist::disk {
+namespace {
+
+// Groups that are written while the table of namespaces is not: what is known of them takes memory.
+constexpr size_t kMostUntold = 1024;
+
+}  // namespace
 
 uint64_t Store::largest_record() const {
   const uint64_t in_segment = segment_bytes_ - kPage - group_header_bytes(1) - footer_bytes(1) - kPage;
@@ -60,18 +66,16 @@ Status Store::write_record(const Record& wanted, std::span<const ConstRange> fro
   Status status;
   const std::vector<Directory*> able = directories_for_write(&status);
   if (able.empty()) {
-    ++stats_.refused_unhealthy;
+    stats_.refused_unhealthy += reason == For::kUser;
     return status;
   }
   Directory* directory = nullptr;
-  for (Directory* candidate : able) {
-    status = find_room(*candidate, wanted.length, reason);
-    if (status.ok()) {
-      directory = candidate;
-      break;
-    }
+  Room room = Room::kNoBuffer;
+  for (size_t i = 0; i < able.size() && directory == nullptr && untold_.size() < kMostUntold; ++i) {
+    room = find_room(*able[i], wanted.length, reason);
+    if (room == Room::kFound) directory = able[i];
   }
-  if (directory == nullptr) return status;
+  if (directory == nullptr) return refuse(room, reason);
 
   Group& group = *directory->group;
   const uint64_t start = place_of(group.used, wanted.length);
@@ -96,8 +100,24 @@ Status Store::write_record(const Record& wanted, std::span<const ConstRange> fro
   return ok_status();
 }
 
+// Counts what users are refused; what is moved is tried again with each poll().
+Status Store::refuse(Room why, For reason) {
+  const uint64_t user = reason == For::kUser ? 1 : 0;
+  switch (why) {
+    case Room::kNoBuffer:
+      stats_.refused_busy += user;
+      return resource_exhausted("disk: as much is being written as there are buffers for; try again, or raise the buffers");
+    case Room::kNoSegment:
+      stats_.refused_no_segment += user;
+      return resource_exhausted("disk: no segment is free yet; one is being made or collected: try again");
+    case Room::kFound:
+    case Room::kNever: break;
+  }
+  return internal_error("disk: a record that fits into no segment was accepted");
+}
+
 // After it the directory's open group has room for a record of this length.
-Status Store::find_room(Directory& directory, uint32_t length, For reason) {
+Store::Room Store::find_room(Directory& directory, uint32_t length, For reason) {
   const auto fits = [&] {
     if (directory.group == nullptr) return false;
     const Group& group = *directory.group;
@@ -105,12 +125,12 @@ Status Store::find_room(Directory& directory, uint32_t length, For reason) {
     return group.items.size() < group.slots && end <= group.buffer.size() && group.segment->accepted < largest_count() &&
            group.offset + round_up(end, kPage) + footer_bytes(group.segment->accepted + 1) <= group.segment->bytes;
   };
-  if (fits()) return ok_status();
+  if (fits()) return Room::kFound;
   close_group(directory);
   if (directory.open != nullptr && directory.open->header_error != 0) seal(directory);
   for (int round = 0; round < 2; ++round) {
     if (directory.open == nullptr) {
-      if (Status status = open_segment(directory, reason); !status.ok()) return status;
+      if (const Room room = open_segment(directory, reason); room != Room::kFound) return room;
     }
     const Segment& segment = *directory.open;
     const uint64_t needed = round_up(place_of(group_header_bytes(1), length) + length, kPage);
@@ -119,7 +139,7 @@ Status Store::find_room(Directory& directory, uint32_t length, For reason) {
     }
     seal(directory);
   }
-  return internal_error("disk: a record that fits into no segment was accepted");
+  return Room::kNever;
 }
 
 std::span<std::byte> Store::stage(uint64_t bytes, For reason) {
@@ -131,7 +151,7 @@ std::span<std::byte> Store::stage(uint64_t bytes, For reason) {
   return buffer;
 }
 
-Status Store::open_group(Directory& directory, uint32_t length, For reason) {
+Store::Room Store::open_group(Directory& directory, uint32_t length, For reason) {
   Segment& segment = *directory.open;
   const uint64_t room = segment.bytes - segment.end - footer_bytes(segment.accepted + 1);
   // Headers for as many blocks of this length as a group takes; what is left of their page is lost if others come.
@@ -147,30 +167,20 @@ Status Store::open_group(Directory& directory, uint32_t length, For reason) {
   group->slots = (group->header_bytes - kGroupHeaderBytes) / kRecordHeaderBytes;
   group->slots = std::min(group->slots, kMaxGroupRecords);
   group->buffer = stage(std::max(needed, std::min<uint64_t>(kGroupBytes, room)), reason);
-  if (group->buffer.empty()) {
-    ++stats_.refused_busy;
-    return resource_exhausted("disk: as much is being written as there are buffers for; try again, or raise the buffers");
-  }
+  if (group->buffer.empty()) return Room::kNoBuffer;
   group->segment = &segment;
   group->offset = segment.end;
   group->used = group->header_bytes;
   group->opened_ns = now();
   directory.group = std::move(group);
-  return ok_status();
+  return Room::kFound;
 }
 
-Status Store::open_segment(Directory& directory, For reason) {
+Store::Room Store::open_segment(Directory& directory, For reason) {
   // The last one is for what collecting moves: without it nothing could be collected any more.
-  if (directory.free.empty() || (reason == For::kUser && room(directory) < 2)) {
-    ++stats_.refused_no_segment;
-    return resource_exhausted("disk: no segment is free in " + directory.options.path +
-                              " yet; one is being made or collected");
-  }
+  if (directory.free.empty() || (reason == For::kUser && room(directory) < 2)) return Room::kNoSegment;
   const std::span<std::byte> page = stage(kPage, reason);
-  if (page.empty()) {
-    ++stats_.refused_busy;
-    return resource_exhausted("disk: as much is being written as there are buffers for; try again, or raise the buffers");
-  }
+  if (page.empty()) return Room::kNoBuffer;
   // The one that has been free for the longest: files take turns.
   std::unique_ptr<Segment> owned = std::move(directory.free.front());
   directory.free.erase(directory.free.begin());
@@ -191,7 +201,7 @@ Status Store::open_segment(Directory& directory, For reason) {
   header->buffer = page;
   encode(SegmentHeader{segment.sequence, segment.bytes, table_.store}, page.first<kPage>());
   send_group(std::move(header), kPage);
-  return ok_status();
+  return Room::kFound;
 }
 
 void Store::close_group(Directory& directory) {

@@ -34,6 +34,8 @@ class Workers {
   bool post(Call work, Call then);
   // Runs `then` of what was done. How many.
   size_t run_done();
+  // Fewer than were asked for where the system has no more.
+  size_t threads() const { return threads_.size(); }
   // Posted and not yet done with.
   size_t pending() const { return pending_; }
 

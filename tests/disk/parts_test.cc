@@ -95,7 +95,9 @@ class IoEngineContract : public testing::TestWithParam<IoChoice> {
       if (!ring.ok()) GTEST_SKIP() << ring.status().to_string();
       engine_ = *std::move(ring);
     } else {
-      engine_ = make_thread_engine(8, 3, event_.fd.get());
+      StatusOr<std::unique_ptr<IoEngine>> threads = make_thread_engine(8, 3, event_.fd.get());
+      ASSERT_TRUE(threads.ok()) << threads.status().to_string();
+      engine_ = *std::move(threads);
     }
     file_.reset(::open(folder_.file("file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     ASSERT_TRUE(file_.valid());

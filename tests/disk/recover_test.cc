@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include <atomic>
+#include <fstream>
 #include <new>
 
 #include "base/bytes.h"
@@ -18,6 +19,13 @@ class Recover : public StoreTest {
  protected:
   // What a store that was killed leaves: no footer on the open segment.
   void die() { store_.reset(); }
+  static SpaceTable table_in(const std::string& folder) {
+    std::ifstream file(folder + "/kvist.disk", std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    SpaceTable table;
+    EXPECT_TRUE(decode(std::as_bytes(std::span(text)), &table).ok());
+    return table;
+  }
 };
 
 TEST_F(Recover, ClosedSegmentsAreIndexedByTheirFooters) {
@@ -133,6 +141,60 @@ TEST_F(Recover, NamespacesComeBackAndFlushedOnesDoNot) {
   const StatusOr<uint32_t> again = store_->open_space("other", "another record", {9});
   ASSERT_TRUE(again.ok());
   EXPECT_GT(*again, *other);
+}
+
+// Else the next start would refuse the table, and with it all blocks.
+TEST_F(Recover, ANamespaceThatIsThereGetsNoAliasThatIsTooLongEither) {
+  ASSERT_TRUE(open().ok());
+  write_all(0, 3, 4096);
+  const std::string alias(kMaxAlias + 1, 'a');
+  EXPECT_EQ(store_->open_space(alias, "record of a namespace", id_).status().code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(reopen().ok());
+  EXPECT_EQ(readable(0, 3), 3u);
+}
+
+// The table's new version is a pipe that nobody reads: writing it does not end.
+TEST_F(Recover, AFlushIsToldThoughTheDirectoryDoesNotAnswer) {
+  clock_ = &manual_clock_;
+  ASSERT_TRUE(open().ok());
+  write_all(1, 1, 4096);
+  const std::string pipe = disk() + "/kvist.disk.new";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::vector<Status> told;
+  store_->close_space(space_, [&](const Status& status) { told.push_back(status); });
+  store_->poll();
+  EXPECT_TRUE(told.empty());
+  manual_clock_.advance(std::chrono::seconds(10));
+  EXPECT_EQ(store_->wait_ms(), 0);
+  store_->poll();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].code(), StatusCode::kDeadlineExceeded) << told[0].to_string();
+  // The directory answers, with an error; then the table can be written, and is, though nothing asks for it.
+  const FileDescriptor reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(reader.valid());
+  ASSERT_TRUE(until([&] { return store_->stats().table_errors == 1; }));
+  ASSERT_EQ(::unlink(pipe.c_str()), 0);
+  EXPECT_EQ(table_in(disk()).spaces.size(), 1u);
+  manual_clock_.advance(std::chrono::seconds(30));
+  EXPECT_TRUE(until([&] { return table_in(disk()).spaces.empty(); }));
+  EXPECT_EQ(told.size(), 1u);
+}
+
+TEST_F(Recover, OneDirectoryThatHasTheTableIsEnoughForABlock) {
+  options_.directories.push_back({folder_.path() + "/second", 32 * kMiB});
+  ASSERT_TRUE(open().ok());
+  const std::string second = options_.directories[1].path, pipe = second + "/kvist.disk.new";
+  ASSERT_TRUE(until([&] { return table_in(disk()).spaces.size() == 1 && table_in(second).spaces.size() == 1; }));
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const StatusOr<uint32_t> other = store_->open_space("other", "another record", {9});
+  ASSERT_TRUE(other.ok());
+  space_ = *other;
+  write_all(2, 1, 4096);
+  EXPECT_EQ(read(2), StatusCode::kOk);
+  EXPECT_EQ(store_->stats().table_errors, 0u);  // the second one has not answered
+  const FileDescriptor reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(reader.valid());
+  EXPECT_TRUE(until([&] { return store_->stats().table_errors == 1; }));
 }
 
 TEST_F(Recover, ADamagedTableLosesTheBlocksAndSaysSo) {
