@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -33,23 +32,26 @@ struct PoliciesArguments {
   bool json = false;
 };
 
-std::vector<std::string> known_policies() {
-  std::vector<std::string> names(1);
-  for (const char c : known_retentions()) {
-    if (c == ',') names.emplace_back();
-    if (c != ',' && c != ' ') names.back() += c;
-  }
-  return names;
+// The trace at this rate of arrivals.
+StatusOr<Trace> load(const PoliciesArguments& arguments, const std::string& file, const std::string& rate, uint64_t seed) {
+  replay::LoadOptions options;
+  StatusOr<double> per_minute = parse_rate(rate);
+  if (!per_minute.ok()) return invalid_argument("--arrivals: " + std::string(per_minute.status().message()));
+  options.arrivals_per_minute = *per_minute;
+  options.think_cap_ms = to_milliseconds(arguments.think_cap);
+  options.seed = seed;
+  return replay::load_trace(file, options);
 }
+
+// One without sessions has a clock of its own.
+bool takes_rates(const Trace& trace) { return trace.requests.front().session != replay::kNoSession; }
 
 // One line of the table: hit rates at one capacity, each the mean over the seeds.
 struct Cell {
-  double sum = 0, least = 1, most = 0;
+  double sum = 0;
   uint64_t count = 0;
   void add(double rate) {
     sum += rate;
-    least = std::min(least, rate);
-    most = std::max(most, rate);
     ++count;
   }
   double mean() const { return count == 0 ? 0 : sum / static_cast<double>(count); }
@@ -145,16 +147,10 @@ StatusOr<bool> Table::workload(const std::string& file, const std::string& rate)
   lines_.assign(arguments_.capacities.size(), {});
   for (Line& line : lines_) line.policies.resize(arguments_.policies.size());
   infinite_ = {};
-  replay::LoadOptions options;
-  StatusOr<double> per_minute = parse_rate(rate);
-  if (!per_minute.ok()) return invalid_argument("--arrivals: " + std::string(per_minute.status().message()));
-  options.arrivals_per_minute = *per_minute;
-  options.think_cap_ms = to_milliseconds(arguments_.think_cap);
   for (uint64_t seed = 1;; ++seed) {
-    options.seed = seed;
-    StatusOr<Trace> trace = replay::load_trace(file, options);
+    StatusOr<Trace> trace = load(arguments_, file, rate, seed);
     if (!trace.ok()) return Status(trace.status());
-    const bool sessions = trace->requests.front().session != replay::kNoSession;
+    const bool sessions = takes_rates(*trace);
     const std::string shown = sessions ? rate : "";
     if (Status status = replay_seed(*trace, seed, shown); !status.ok()) return status;
     if (sessions && seed < arguments_.seeds) continue;
@@ -165,14 +161,9 @@ StatusOr<bool> Table::workload(const std::string& file, const std::string& rate)
 
 // Two tiers: what is written to the disk, by the rule, and what it hits for that.
 StatusOr<bool> print_tiers(const PoliciesArguments& arguments, const std::string& file, const std::string& rate) {
-  replay::LoadOptions load;
-  StatusOr<double> per_minute = parse_rate(rate);
-  if (!per_minute.ok()) return invalid_argument("--arrivals: " + std::string(per_minute.status().message()));
-  load.arrivals_per_minute = *per_minute;
-  load.think_cap_ms = to_milliseconds(arguments.think_cap);
-  StatusOr<Trace> trace = replay::load_trace(file, load);
+  StatusOr<Trace> trace = load(arguments, file, rate, /*seed=*/1);
   if (!trace.ok()) return Status(trace.status());
-  const bool sessions = trace->requests.front().session != replay::kNoSession;
+  const bool sessions = takes_rates(*trace);
   StatusOr<uint64_t> disk = parse_capacity(arguments.disk, *trace);
   if (!disk.ok()) return invalid_argument("--disk: " + std::string(disk.status().message()));
   if (!arguments.json) {
@@ -221,18 +212,18 @@ StatusOr<int> print_policies(PoliciesArguments arguments) {
     if (arguments.policies.empty()) arguments.policies = {"lru", "session"};
     if (arguments.capacities.empty()) arguments.capacities = {"1%"};
   }
-  if (arguments.policies.empty()) arguments.policies = known_policies();
+  if (arguments.policies.empty()) arguments.policies.assign(kRetentionNames.begin(), kRetentionNames.end());
   if (arguments.capacities.empty()) arguments.capacities = {"1%", "2%", "5%", "10%", "25%"};
   if (arguments.rates.empty()) arguments.rates = {"1/min", "3/min", "10/min"};
   Table table(arguments);
   for (const std::string& file : arguments.files) {
     for (const std::string& rate : arguments.rates) {
-      StatusOr<bool> takes_rates = arguments.disk.empty() ? table.workload(file, rate) : print_tiers(arguments, file, rate);
-      if (!takes_rates.ok()) {
+      StatusOr<bool> more_rates = arguments.disk.empty() ? table.workload(file, rate) : print_tiers(arguments, file, rate);
+      if (!more_rates.ok()) {
         table.end_progress();
-        return takes_rates.status();
+        return more_rates.status();
       }
-      if (!*takes_rates) break;
+      if (!*more_rates) break;
     }
   }
   if (!arguments.json && arguments.disk.empty()) {
@@ -264,7 +255,8 @@ VerbBody declare(Arguments& arguments) {
       .choices({"none", "session", "stop"});
   arguments
       .text("--disk", options->disk,
-            "Two tiers: a disk of this share of the distinct blocks below DRAM (default of DRAM: 1%)")
+            "Two tiers: a disk of this share of the distinct blocks below DRAM (default of DRAM: 1%); the first seed, no "
+            "hints")
       .value_name("P%")
       .default_text("none");
   arguments.flag("--json", options->json, "Print one JSON object a line, for each seed and capacity");

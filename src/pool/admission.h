@@ -1,7 +1,7 @@
 // pool/admission.h: is a block that leaves DRAM worth writing to the tier below?
 //
-//   Admission admission({.residence_s = 1800});
-//   switch (admission.decide({.is_there = e.on_disk, .has_children_there = ..., .chance = p, .bytes = n}, now_ms)) {
+//   Admission admission({.bytes_per_s = 100'000'000});
+//   switch (admission.decide({.is_there = ..., .has_children_there = ..., .chance = p, .bytes = n}, now_ms)) {
 //     case Demotion::kKeepCopy: ...   // it was written before and is there still: nothing to do
 //     case Demotion::kWrite: ...
 //     case Demotion::kDrop: ...       // it leaves the node
@@ -10,13 +10,12 @@
 // Flash wears with what is written, and writing takes from reading. So:
 //   - What is promoted keeps its copy below: blocks never change, so the copy is as good as new when the block leaves DRAM
 //     again, and is not written twice.
-//   - What will not return while the tier would keep it is not written. The chance comes from whoever knows sessions
-//     (ReturnTimes); where nobody does, give 1.
+//   - What will not return while the tier would keep it is not written. The chance is the policy's word
+//     (Retention::chance_to_return).
 //   - A block is written although it may not return where blocks below it in its chain are there: without it they are
-//   useless.
+//     useless.
 //   - No more than `bytes_per_s` on average, where that is set: beyond it the least likely are dropped first, by a bar that
-//   rises
-//     as the allowance is used up.
+//     rises as the allowance is used up.
 //
 // Pure bookkeeping: no I/O, no clock of its own. Threads: one at a time. Every decision is counted with its reason.
 #pragma once

@@ -111,13 +111,21 @@ std::unique_ptr<Retention> make_retention(std::string_view name, std::span<Priva
   if (name == "lru") return std::make_unique<LruRetention>(entries, touch);
   if (name == "session") return std::make_unique<SessionRetention>(entries, touch, tick_ms);
   if (name == "frequency") return std::make_unique<FrequencyRetention>(entries, touch);
+  if (table == nullptr) return nullptr;
   if (name == "auto") return std::make_unique<AutoRetention>(entries, touch, table, tick_ms);
-  if (constexpr std::string_view kFrom = "auto/"; name.starts_with(kFrom)) {  // for tests: what begins
-    return std::make_unique<AutoRetention>(entries, touch, table, tick_ms, name.substr(kFrom.size()));
+  for (const std::string_view first : AutoRetention::kPolicies) {
+    if (name == "auto/" + std::string(first)) return std::make_unique<AutoRetention>(entries, touch, table, tick_ms, first);
   }
   return nullptr;
 }
 
-std::string known_retentions() { return "lru, session, frequency, auto"; }
+std::string known_retentions() {
+  std::string list;
+  for (const std::string_view name : kRetentionNames) {
+    if (!list.empty()) list += ", ";
+    list += name;
+  }
+  return list;
+}
 
 }  // namespace kvist

@@ -17,6 +17,7 @@
 // Threads: one caller at a time. Lifetime: the tables that it is given outlive it.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -91,6 +92,10 @@ class Retention {
   // *budget leaves and takes what it looked at from it. `*tick`: when the leaf was last used.
   virtual EntryId take(Tick now, uint32_t* budget, Tick* tick) = 0;
 
+  // How likely the block is to be used within so many ticks from now, 0 to 1, for whoever decides where it goes next. Also
+  // between take() and gone(). 1 where the policy cannot tell.
+  virtual double chance_to_return(EntryId /*x*/, Tick /*within*/) const { return 1; }
+
   virtual uint64_t listed() const = 0;
   virtual uint64_t metadata_bytes() const = 0;
   // Whether its own books agree, for Pool::self_check(). Empty, or the first disagreement in words.
@@ -138,10 +143,14 @@ inline uint32_t retention_key(const Entry& entry) {
   return static_cast<uint32_t>(name ^ name >> 32);
 }
 
-// Null: no policy has that name. `table`: the entries themselves, which only "auto" needs; `tick_ms`: how long a tick is.
+// "auto/NAME" begins with that one, for tests.
+inline constexpr std::array<std::string_view, 4> kRetentionNames = {"lru", "session", "frequency", "auto"};
+
+// Null: no policy has that name, or it is "auto" and there is no `table`: the entries themselves, which only that one needs.
+// `tick_ms`: how long a tick is.
 std::unique_ptr<Retention> make_retention(std::string_view name, std::span<PrivateEntry> entries,
                                           const std::atomic<uint32_t>* touch, const Entry* table, uint32_t tick_ms);
-// For messages and help: "lru, session".
+// For messages and help: "lru, session, ...".
 std::string known_retentions();
 
 }  // namespace kvist

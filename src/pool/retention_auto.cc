@@ -97,6 +97,8 @@ void AutoRetention::maintain(Tick now) {
 void AutoRetention::add(EntryId x, Tick tick, How how) { policy_of(x).add(x, tick, how); }
 void AutoRetention::remove(EntryId x) { policy_of(x).remove(x); }
 
+double AutoRetention::chance_to_return(EntryId x, Tick within) const { return policy_of(x).chance_to_return(x, within); }
+
 EntryId AutoRetention::take(Tick now, uint32_t* budget, Tick* tick) {
   if (shadows_[0] == nullptr) start_shadows();
   for (size_t attempt = 0; attempt < kCount; ++attempt) {

@@ -43,6 +43,7 @@ class AutoRetention final : public Retention {
   void add(EntryId x, Tick tick, How how) override;
   void remove(EntryId x) override;
   EntryId take(Tick now, uint32_t* budget, Tick* tick) override;
+  double chance_to_return(EntryId x, Tick within) const override;
   uint64_t listed() const override;
   uint64_t metadata_bytes() const override;
   std::string self_check() const override;
@@ -53,7 +54,7 @@ class AutoRetention final : public Retention {
  private:
   static constexpr size_t kCount = kPolicies.size();
 
-  Retention& policy_of(EntryId x) { return *policies_[entries_[x].policy]; }
+  Retention& policy_of(EntryId x) const { return *policies_[entries_[x].policy]; }
   bool to_sample(const Birth& birth) const;
   void start_shadows();
   void begin_call(EntryId parent);

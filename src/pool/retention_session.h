@@ -42,9 +42,7 @@ class SessionRetention final : public Retention {
   void add(EntryId x, Tick tick, How how) override;
   void remove(EntryId x) override;
   EntryId take(Tick now, uint32_t* budget, Tick* tick) override;
-  // How likely the block is to be used within so many ticks from now, 0 to 1: for whoever decides where it goes next. Also
-  // between take() and gone().
-  double chance_to_return(EntryId x, Tick within) const;
+  double chance_to_return(EntryId x, Tick within) const override;
   uint64_t listed() const override { return listed_; }
   uint64_t metadata_bytes() const override;
   std::string self_check() const override;

@@ -6,7 +6,6 @@
 
 #include "base/random.h"
 #include "pool/retention.h"
-#include "pool/retention_session.h"
 
 namespace kvist::replay {
 namespace {
@@ -29,11 +28,6 @@ class Tier {
 
   bool known() const { return policy_ != nullptr; }
   Retention& policy() { return *policy_; }
-  // 1 where the policy knows no sessions.
-  double chance_to_return(EntryId x, Tick within) const {
-    const auto* sessions = dynamic_cast<const SessionRetention*>(policy_.get());
-    return sessions == nullptr ? 1 : sessions->chance_to_return(x, within);
-  }
   bool has(EntryId x) const { return there_[x] != 0; }
   bool has_children(EntryId x) const { return entries_[x].children > 0; }
   bool full() const { return size_ >= capacity_; }
@@ -103,11 +97,12 @@ class TwoTiers {
       : trace_(trace),
         options_(options),
         parents_(size_t{trace.distinct_blocks} + 1, kNoEntry),
+        depths_(parents_.size()),
         dram_(options.policy, trace.distinct_blocks, options.dram_blocks, parents_),
         disk_(options.disk_policy, trace.distinct_blocks, options.disk_blocks, parents_),
         admission_(options.admission) {}
 
-  bool known() const { return dram_.known(); }
+  bool known() const { return dram_.known() && disk_.known(); }
 
   TierReplay run() {
     for (const Request& request : trace_.requests) {
@@ -148,7 +143,7 @@ class TwoTiers {
         if (!demote()) return;
       }
       dram_.insert(x, depth, now_, now_);
-      depth_of(x) = depth;
+      depths_[x] = depth;
     }
   }
 
@@ -157,7 +152,7 @@ class TwoTiers {
     const EntryId x = dram_.give_up(now_, call_, &last);
     if (x == kNoEntry) return false;
     ++result_.demoted_blocks;
-    const double chance = dram_.chance_to_return(x, residence_);
+    const double chance = dram_.policy().chance_to_return(x, residence_);
     if (options_.write_everything) {
       ++result_.written_blocks;
       dram_.drop(x, last);
@@ -167,7 +162,6 @@ class TwoTiers {
     const Admission::Block block{disk_.has(x), disk_.has_children(x), chance, kBlockBytes};
     const Demotion decision = admission_.decide(block, now_ms_);
     dram_.drop(x, last);
-    if (decision == Demotion::kDrop) ++result_.dropped_blocks;
     if (decision != Demotion::kWrite) return true;
     ++result_.written_blocks;
     put_on_disk(x, last);
@@ -183,12 +177,7 @@ class TwoTiers {
       const Tick stayed = now_ - std::min(used, now_);
       residence_ = residence_ == kAllTime ? stayed : residence_ - residence_ / 64 + stayed / 64;
     }
-    disk_.insert(x, depth_of(x), now_, last);
-  }
-
-  uint32_t& depth_of(EntryId x) {
-    if (depths_.empty()) depths_.resize(parents_.size());
-    return depths_[x];
+    disk_.insert(x, depths_[x], now_, last);
   }
 
   static constexpr Tick kAllTime = ~Tick{0};
@@ -211,12 +200,11 @@ StatusOr<TierReplay> replay_tiers(const Trace& trace, const TierReplayOptions& o
   if (options.dram_blocks == 0 || options.disk_blocks == 0) {
     return invalid_argument("a replay of two tiers needs at least one block of DRAM and of disk");
   }
-  if (options.policy == "auto" || options.disk_policy == "auto") {
-    return invalid_argument("the policy auto works in the pool only; replay the tiers with another");
-  }
   TwoTiers tiers(trace, options);
   if (!tiers.known()) {
-    return invalid_argument("no retention policy is called '" + options.policy + "'; there are: " + known_retentions());
+    return invalid_argument("'" + options.policy + "' above '" + options.disk_policy +
+                            "': a tier takes one of the policies " + known_retentions() +
+                            ", but not auto, which works in the pool only");
   }
   return tiers.run();
 }

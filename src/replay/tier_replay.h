@@ -36,7 +36,6 @@ struct TierReplay {
   uint64_t disk_hit_blocks = 0;
   uint64_t written_blocks = 0;  // to the disk
   uint64_t demoted_blocks = 0;  // given up by DRAM
-  uint64_t dropped_blocks = 0;  // of them, not admitted
   uint64_t most_on_disk = 0;
   AdmissionStats admission;
 
@@ -48,7 +47,7 @@ struct TierReplay {
   }
 };
 
-// kInvalidArgument: no capacity, or a policy that does not exist.
+// kInvalidArgument: no capacity, or a policy that does not exist or needs the pool (auto).
 StatusOr<TierReplay> replay_tiers(const Trace& trace, const TierReplayOptions& options);
 
 }  // namespace kvist::replay

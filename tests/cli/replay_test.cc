@@ -85,6 +85,43 @@ TEST_F(ReplayCommand, TheTableSaysWhatItsEstimateRestsOn) {
   }
 }
 
+TEST_F(ReplayCommand, PoliciesAreComparedInTheOrderThatIsAskedFor) {
+  const Outcome outcome = run_command({"policies", small_trace(), "--capacity", "100%", "--capacity", "1", "--policy",
+                                       "session", "--policy", "lru", "--json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out,
+            "{\"trace\":\"small.jsonl\",\"arrivals\":\"\",\"seed\":1,\"hints\":\"none\",\"capacity\":\"100%\","
+            "\"capacity_blocks\":3,\"infinite\":0.5,\"clairvoyant\":0.5,\"policies\":{\"session\":0.5,\"lru\":0.5}}\n"
+            "{\"trace\":\"small.jsonl\",\"arrivals\":\"\",\"seed\":1,\"hints\":\"none\",\"capacity\":\"1\","
+            "\"capacity_blocks\":1,\"infinite\":0.5,\"clairvoyant\":0.3333333333333333,"
+            "\"policies\":{\"session\":0.3333333333333333,\"lru\":0.3333333333333333}}\n");
+  const Outcome table = run_command({"policies", small_trace(), "--capacity", "100%"});
+  EXPECT_EQ(table.code, 0) << table.err;
+  for (const char* policy : {"lru", "session", "frequency", "auto", "clairvoyant"}) {
+    EXPECT_NE(table.out.find(policy), std::string::npos) << table.out;
+  }
+}
+
+TEST_F(ReplayCommand, PoliciesOfTwoTiersSayWhatIsWritten) {
+  const Outcome outcome =
+      run_command({"policies", small_trace(), "--disk", "100%", "--capacity", "2", "--policy", "lru", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::istringstream lines(outcome.out);
+  for (const char* rule : {"write everything", "admission"}) {
+    std::string line;
+    ASSERT_TRUE(std::getline(lines, line)) << outcome.out;
+    const auto json = nlohmann::json::parse(line);
+    EXPECT_EQ(json["rule"], rule);
+    EXPECT_EQ(json["written_blocks"], 2);
+    EXPECT_EQ(json["written_per_disk_hit"], 2.0);
+  }
+  for (const char* policy : {"auto", "auto/lru"}) {  // not without the pool
+    const Outcome refused = run_command({"policies", small_trace(), "--disk", "100%", "--policy", policy});
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_NE(refused.err.find("works in the pool only"), std::string::npos) << refused.err;
+  }
+}
+
 TEST_F(ReplayCommand, WrongCommandLinesSayWhatIsExpected) {
   const std::string trace = small_trace();
   const std::pair<std::vector<std::string>, const char*> wrong[] = {

@@ -68,8 +68,14 @@ TEST(TierReplay, TheDiskIsHeldToItsSize) {
 TEST(TierReplay, SaysWhatIsWrong) {
   const Trace trace = growing_sessions(1, 2, 4);
   EXPECT_EQ(replay_tiers(trace, {.dram_blocks = 0, .disk_blocks = 1}).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(replay_tiers(trace, {.dram_blocks = 1, .disk_blocks = 1, .policy = "best"}).status().code(),
-            StatusCode::kInvalidArgument);
+  for (const char* policy : {"best", "auto", "auto/lru", "auto/best"}) {
+    for (const TierReplayOptions& options : {TierReplayOptions{.dram_blocks = 1, .disk_blocks = 1, .policy = policy},
+                                             TierReplayOptions{.dram_blocks = 1, .disk_blocks = 1, .disk_policy = policy}}) {
+      const Status status = replay_tiers(trace, options).status();
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << policy;
+      EXPECT_NE(status.message().find(policy), std::string::npos) << status.to_string();
+    }
+  }
 }
 
 }  // namespace
