@@ -6,7 +6,7 @@
 // block's uses are the calls that stored something below it: the calls that grow a chain are counted at its end, and what an
 // end has counted passes to its parent when it goes. Calls that only read are seen when a leaf would be given up.
 //
-// Better than LRU by about a point on the public conversation trace, and worse by up to eleven on agent sessions, which are
+// Better than LRU by up to a point on the public conversation trace, and worse by up to twelve on agent sessions, which are
 // used often and then never again: for workloads that are known, and for the guard (retention_auto.h) to choose.
 //
 // Memory: the entry's links and 2 KB. Threads: one at a time.
