@@ -16,7 +16,7 @@ struct Named {
 constexpr Named kBenches[] = {
     {"get", bench_get},       {"put", bench_put},   {"inplace", bench_inplace},   {"batch", bench_batch},
     {"prefix", bench_prefix}, {"full", bench_full}, {"metadata", bench_metadata}, {"clients", bench_clients},
-    {"start", bench_start},   {"disk", bench_disk}, {"restart", bench_restart},
+    {"start", bench_start},   {"disk", bench_disk}, {"restart", bench_restart},   {"policy", bench_policy},
 };
 
 nlohmann::ordered_json number(double value) {
@@ -44,7 +44,7 @@ std::vector<std::string> names() {
 Status run(std::string_view name, const Options& options) {
   if (name == "all") {
     for (Status (*each)(const Options&) : {bench_get, bench_put, bench_batch, bench_large, bench_full, bench_metadata,
-                                           bench_clients, bench_start, bench_restart}) {
+                                           bench_clients, bench_policy, bench_start, bench_restart}) {
       if (Status status = each(options); !status.ok()) return status;
     }
     return ok_status();
