@@ -1,8 +1,5 @@
 #include "client/node_memory.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <string>
 
 namespace kvist::client {
@@ -52,11 +49,6 @@ struct Wanted {
 };
 
 }  // namespace
-
-uint64_t page_bytes_of(int memfd) {
-  struct stat about = {};
-  return static_cast<uint64_t>(::fstat(memfd, &about) == 0 ? about.st_blksize : ::sysconf(_SC_PAGESIZE));
-}
 
 StatusOr<NodeMemory> map_node_memory(const wire::Welcome& welcome, const std::array<FileDescriptor, 4>& descriptors) {
   NodeMemory memory;

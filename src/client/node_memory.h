@@ -48,7 +48,4 @@ struct NodeMemory {
 // that the address space is too small. The descriptors may be closed afterwards.
 StatusOr<NodeMemory> map_node_memory(const wire::Welcome& welcome, const std::array<FileDescriptor, 4>& descriptors);
 
-// The size of the pages behind a memfd: of hugetlbfs or of ordinary shared memory.
-uint64_t page_bytes_of(int memfd);
-
 }  // namespace kvist::client

@@ -143,6 +143,11 @@ StatusOr<SharedMemory> SharedMemory::create(const std::string& name, uint64_t by
   return memory;
 }
 
+uint64_t page_bytes_of(int memfd) {
+  struct stat about = {};
+  return static_cast<uint64_t>(::fstat(memfd, &about) == 0 ? about.st_blksize : ::sysconf(_SC_PAGESIZE));
+}
+
 StatusOr<SharedMemory> SharedMemory::take_over(FileDescriptor fd) {
   StatusOr<Mapping> mapping = Mapping::map_all(fd.get(), Access::kReadWrite);
   if (!mapping.ok()) return mapping.status();

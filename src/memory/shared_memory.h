@@ -90,6 +90,9 @@ void* map_shared(int fd, uint64_t offset, uint64_t bytes, int protection);
 // Which memory backs a pool.
 enum class Pages : uint8_t { kNormal, kHuge2M };
 
+// The size of the pages behind a memfd: of hugetlbfs or of ordinary shared memory.
+uint64_t page_bytes_of(int memfd);
+
 class SharedMemory {
  public:
   SharedMemory() = default;

@@ -1,7 +1,6 @@
 #include "node/domain.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -137,9 +136,7 @@ StatusOr<std::unique_ptr<Domain>> Domain::take_over(const DomainOptions& options
   domain->token_ = options.token;
   const PoolConfig config = pool_config(options, node);
   PoolMemoryConfig wanted = memory_for(config);
-  struct stat arena = {};
-  const bool huge =
-      ::fstat(bequest.memory.arena.get(), &arena) == 0 && static_cast<uint64_t>(arena.st_blksize) == kHugePageBytes;
+  const bool huge = page_bytes_of(bequest.memory.arena.get()) == kHugePageBytes;
   if (node.huge_pages == NodeOptions::HugePages::kRequire && !huge) {
     return failed_precondition("it is in small pages, and pool.huge_pages requires reserved ones");
   }

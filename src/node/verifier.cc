@@ -51,15 +51,20 @@ void Verifier::run() {
 }
 
 bool Verifier::pass(const Pool& pool) {
-  const auto nothing = [&] { return Found{pool.domain, {}, {}, false}; };
-  Found found = nothing();
+  Found found{pool.domain, {}, {}, false};
+  // At each rest too, so that what the node looks at again, of what is bad, is bounded in bytes as well.
+  const auto tell = [&] {
+    if (found.good.size() + found.bad.size() > 0) report_(std::exchange(found, {pool.domain, {}, {}, false}));
+  };
   uint64_t spent = 0;
   for (EntryId id = 1; id <= pool.reader.control().max_entries; ++id) {
     spent += sizeof(Entry) + look_at(pool, id, &found);
-    if (found.good.size() + found.bad.size() >= kMostFound) report_(std::exchange(found, nothing()));
-    if (spent >= kBurstBytes && !rest(std::exchange(spent, 0))) return false;
+    if (found.good.size() + found.bad.size() >= kMostFound) tell();
+    if (spent < kBurstBytes) continue;
+    tell();
+    if (!rest(std::exchange(spent, 0))) return false;
   }
-  report_(std::move(found));
+  tell();
   return rest(spent);
 }
 

@@ -22,8 +22,8 @@ uint32_t entry_check(const Entry& e, uint64_t generation) {
   words[4] = e.location.load(std::memory_order_relaxed);
   words[5] = uint64_t{e.length.load(std::memory_order_relaxed)} | uint64_t{e.space_part.load(std::memory_order_relaxed)}
                                                                       << 32;
-  words[6] = uint64_t{e.parent.load(std::memory_order_relaxed)} | uint64_t{e.depth_flags.load(std::memory_order_relaxed)}
-                                                                      << 32;
+  const uint32_t depth_flags = e.depth_flags.load(std::memory_order_relaxed) & ~uint32_t{kUnverified};
+  words[6] = uint64_t{e.parent.load(std::memory_order_relaxed)} | uint64_t{depth_flags} << 32;
   words[7] = e.parent_tag.load(std::memory_order_relaxed);
   // Of the last word only the tag's four bytes are in the formula: 60 bytes in all.
   return static_cast<uint32_t>(checksum(std::span(reinterpret_cast<const std::byte*>(words.data()), 60)));

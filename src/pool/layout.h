@@ -83,7 +83,8 @@ static_assert(sizeof(Entry) == 64 && offsetof(Entry, digest_hi) == 8 && offsetof
 static_assert(offsetof(Entry, space_part) == 44 && offsetof(Entry, depth_flags) == 52 && offsetof(Entry, check) == 56);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
-// What `check` has to be, for the fields as they are and this generation.
+// What `check` has to be, for the fields as they are and this generation. kUnverified does not count: it is taken away from
+// a block that is being read, and a node that dies at that moment must not leave a check that does not hold.
 uint32_t entry_check(const Entry& entry, uint64_t generation);
 
 inline constexpr uint64_t kNoLocation = ~uint64_t{0};

@@ -144,7 +144,7 @@ Status Ledger::add_session(const Client& client) {
     ++fresh_sessions_;
   } else {
     return resource_exhausted("the memory that outlives a node has room for " + std::to_string(LedgerLayout::kSessions) +
-                              " sessions; end some, or set restart.keep_memory to false");
+                              " sessions; end some, or set restart.keep_memory to off");
   }
   SessionRecord& record = session_record(number);
   record.session = client.session;

@@ -8,9 +8,8 @@
 // What surviving processes may still do, and why it is safe:
 //
 //   read what they pinned    their pin tables are sessions of the new pool. A pin that is published later does not count:
-//   the
-//                            tables are closed first (PinTable::closed), then looked at, both sequentially consistent, so a
-//                            reader that this look misses sees that its table is closed, and lets go.
+//                            the tables are closed first (PinTable::closed), then looked at, both sequentially consistent,
+//                            so a reader that this look misses sees that its table is closed, and lets go.
 //   fill what was granted    RESERVED entries are copied too: the slots are theirs until they die or let go
 //   read through old tables  those never change; but every pin there is refused, see above
 //

@@ -219,7 +219,6 @@ bool Pool::mark_verified(EntryId id, uint32_t generation) {
   if (seq_state(seq) != EntryState::kLive || static_cast<uint32_t>(seq_generation(seq)) != generation) return false;
   if ((flags & kUnverified) == 0) return true;
   set_field(e.depth_flags, flags & ~uint32_t{kUnverified});
-  write_check(id);
   --stats_.unverified_blocks;
   return true;
 }
