@@ -67,6 +67,7 @@ struct NodeCounters {
   uint64_t stock_asked_back = 0;   // times that a client was asked for the slots that it keeps ready, for another's sake
   uint64_t reports_refused = 0;    // reports of bad blocks beyond a client's allowance
   uint64_t populate_failures = 0;  // extents for which the system had no memory
+  uint64_t keep_failures = 0;      // times that memory which was to outlive the node ceased to
   uint64_t wakes = 0, spins = 0;   // turns of the loop: after sleeping, while polling
   uint64_t spins_disturbed = 0;    // polls during which somebody else had the CPU
   std::array<TimeHistogram, kNodeStages> stages{};

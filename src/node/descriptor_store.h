@@ -41,7 +41,7 @@ class DescriptorStore {
   virtual std::vector<KeptDescriptor> take_kept() = 0;
 
   // Holds a copy of fd from now on, whatever happens to this process. kUnavailable: it cannot be told, or not within a
-  // second; nothing that it holds may be relied upon any more then.
+  // second; nothing that it holds may be relied upon any more then. kResourceExhausted: it has no room for more.
   virtual Status hold(const std::string& name, int fd) = 0;
   virtual void drop(const std::string& name) = 0;
   // Lets go of everything: nobody is to come after this node.

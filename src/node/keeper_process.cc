@@ -18,6 +18,7 @@
 
 #include "base/socket_path.h"
 #include "kvist/types.h"
+#include "node/outgoing_message.h"
 
 namespace kvist {
 namespace {
@@ -56,23 +57,10 @@ int64_t now_ms() {
 
 // False: the other side is gone, or did not take it in time.
 bool send_message(int socket, const Message& message, int fd = -1) {
-  iovec piece = {const_cast<Message*>(&message), sizeof(message)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header = {};
-  header.msg_iov = &piece;
-  header.msg_iovlen = 1;
-  if (fd >= 0) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-    cmsghdr* part = CMSG_FIRSTHDR(&header);
-    part->cmsg_level = SOL_SOCKET;
-    part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(part), &fd, sizeof(int));
-  }
+  const OutgoingMessage outgoing(std::as_bytes(std::span(&message, 1)), std::span(&fd, fd >= 0 ? 1 : 0));
   const int64_t until = now_ms() + kPatienceMs;
   while (true) {
-    if (::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(sizeof(message))) return true;
+    if (outgoing.send(socket, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(sizeof(message))) return true;
     if (errno == EINTR) continue;
     // ETOOMANYREFS: so many descriptors are on their way already.
     if (errno != EAGAIN && errno != ETOOMANYREFS) return false;
@@ -81,6 +69,14 @@ bool send_message(int socket, const Message& message, int fd = -1) {
     pollfd wanted = {socket, POLLOUT, 0};
     ::poll(&wanted, 1, kPatienceMs);
   }
+}
+
+// The same for a node, which gives up on a keeper that takes nothing: whoever watches the socket hears of it, and nothing
+// waits for it a second time.
+bool tell(int socket, const Message& message, int fd = -1) {
+  if (send_message(socket, message, fd)) return true;
+  ::shutdown(socket, SHUT_RDWR);
+  return false;
 }
 
 // 1: a message, with a descriptor or without (-1); 0: not now; -1: the other side is gone, or is none of ours.
@@ -359,7 +355,7 @@ Status greet(int socket, const std::string& path, std::chrono::milliseconds keep
   }
   kept->clear();
   if (!said) return cancelled("it hung up");
-  return unavailable("the keeper at " + path + " does not answer as one");
+  return unavailable("the keeper at " + path + " does not answer as one: end what listens there, then start the node again");
 }
 
 }  // namespace
@@ -385,6 +381,7 @@ StatusOr<std::unique_ptr<KeeperProcess>> KeeperProcess::open(const std::string& 
     const Status greeted = greet(socket->get(), path, keep_for, &keeper->kept_, &keeper->pid_);
     if (greeted.ok()) {
       keeper->socket_ = *std::move(socket);
+      for (const KeptDescriptor& each : keeper->kept_) keeper->held_.insert(each.name);
       return keeper;
     }
     if (greeted.code() != StatusCode::kCancelled) return greeted;
@@ -394,25 +391,31 @@ StatusOr<std::unique_ptr<KeeperProcess>> KeeperProcess::open(const std::string& 
 }
 
 Status KeeperProcess::hold(const std::string& name, int fd) {
+  if (name.size() > kLongestKeptName) return invalid_argument("a descriptor's name is too long to be kept");
+  if (!held_.contains(name) && held_.size() >= kMostHeld) {
+    return resource_exhausted("the keeper holds " + std::to_string(kMostHeld) + " descriptors; end some clients");
+  }
   Message message;
   message.type = kHold;
-  if (name.size() > kLongestKeptName) return invalid_argument("a descriptor's name is too long to be kept");
   name.copy(message.name, kLongestKeptName);
-  return send_message(socket_.get(), message, fd) ? ok_status()
-                                                  : unavailable("the keeper of the memory is gone, or stopped");
+  if (!tell(socket_.get(), message, fd)) return unavailable("the keeper of the memory is gone, or stopped");
+  held_.insert(name);
+  return ok_status();
 }
 
 void KeeperProcess::drop(const std::string& name) {
+  if (held_.erase(name) == 0) return;
   Message message;
   message.type = kDrop;
   name.copy(message.name, kLongestKeptName);
-  (void)send_message(socket_.get(), message);
+  (void)tell(socket_.get(), message);
 }
 
 void KeeperProcess::drop_all() {
+  held_.clear();
   Message message;
   message.type = kDropAll;
-  (void)send_message(socket_.get(), message);
+  (void)tell(socket_.get(), message);
 }
 
 }  // namespace kvist

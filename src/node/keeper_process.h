@@ -18,6 +18,8 @@
 
 #include <sys/types.h>
 
+#include <unordered_set>
+
 #include "node/descriptor_store.h"
 
 namespace kvist {
@@ -27,7 +29,8 @@ class KeeperProcess final : public DescriptorStore {
   static constexpr size_t kMostHeld = 16384;
 
   // Connects to the one that listens at `path`, or starts one there. kFailedPrecondition: what is there is another user's,
-  // or another program's; kUnavailable: it does not answer, or is busy with another node.
+  // or another program's; kUnavailable: it does not answer, or is busy with another node. One that did not take a message
+  // within a second is given up: fd() says that it is gone, and each call after that fails at once.
   static StatusOr<std::unique_ptr<KeeperProcess>> open(const std::string& path, std::chrono::milliseconds keep_for);
 
   std::vector<KeptDescriptor> take_kept() override { return std::move(kept_); }
@@ -43,6 +46,7 @@ class KeeperProcess final : public DescriptorStore {
   FileDescriptor socket_;
   pid_t pid_ = 0;
   std::vector<KeptDescriptor> kept_;
+  std::unordered_set<std::string> held_;
 };
 
 }  // namespace kvist

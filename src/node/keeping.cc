@@ -1,8 +1,5 @@
 #include "node/keeping.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -10,6 +7,7 @@
 
 #include "base/checksum.h"
 #include "base/process.h"
+#include "node/peer.h"
 #include "pool/client_counts.h"
 
 namespace kvist {
@@ -34,11 +32,11 @@ std::optional<uint64_t> number_after(std::string_view name, std::string_view wha
 
 Status no(const std::string& why) { return failed_precondition(why); }
 
-// A descriptor of the session's process, if it lives.
+// A descriptor of the session's process, if it lives. One that was found by its number has a start time.
 FileDescriptor living_process(const Ledger::Client& client, FileDescriptor kept) {
   FileDescriptor process = std::move(kept);
   if (!process.valid() && client.pid > 0) {
-    process.reset(static_cast<int>(::syscall(SYS_pidfd_open, client.pid, 0)));
+    process = pidfd_of_number(client.pid);
     // The number may be another process's by now.
     if (process.valid() && process_start_time(client.pid) != client.start_time) process.reset();
   }
@@ -106,9 +104,12 @@ StatusOr<std::vector<Inherited>> find_survivors(const KeptMemory& kept, Bequest&
     }
     const Ledger::Client& client = session.client;
     session.name = client.name;
-    session.pidfd = living_process(client, std::move(bequest.processes[client.session]));
-    if (!session.pidfd.valid()) continue;
     const std::string who = "process " + std::to_string(client.pid);
+    FileDescriptor process = std::move(bequest.processes[client.session]);
+    if (client.start_time == 0 && !process.valid())
+      return no("whether " + who + " lives is not known: its descriptor was not kept");
+    session.pidfd = living_process(client, std::move(process));
+    if (!session.pidfd.valid()) continue;
     if ((client.features & Keeping::kFollowsRestart) == 0) {
       return no("the client library of " + who + " cannot follow a restart; it is an older one");
     }
@@ -191,11 +192,16 @@ Status Keeping::add_session(PoolMemory& memory, const Ledger::Client& client, in
   // A later number may have said HELLO earlier.
   next_session_ = std::max(next_session_, client.session + 1);
   memory.ledger()->note_next_session(next_session_);
-  return memory.ledger()->add_session(client);
+  const Status added = memory.ledger()->add_session(client);
+  if (!added.ok()) drop_session(client.session);
+  return added;
 }
 
 void Keeping::end_session(PoolMemory& memory, uint64_t session) {
-  if (store_ == nullptr || !memory.ledger()->erase_session(session)) return;
+  if (store_ != nullptr && memory.ledger()->erase_session(session)) drop_session(session);
+}
+
+void Keeping::drop_session(uint64_t session) {
   store_->drop(name("pins", session));
   store_->drop(name("process", session));
 }

@@ -99,6 +99,7 @@ class Keeping {
 
  private:
   std::string name(std::string_view what, uint64_t number) const;
+  void drop_session(uint64_t session);
 
   DescriptorStore* store_;
   std::string domain_;

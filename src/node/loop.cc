@@ -114,7 +114,7 @@ size_t Node::Loop::dispatch(const Ready& ready) {
     case Watched::kStop: stop_ = true; break;
     case Watched::kSessionSocket: return sessions_->on_socket(ready.id, now);
     case Watched::kSessionProcess: sessions_->on_process_end(ready.id); break;
-    case Watched::kStore: not_kept(unavailable("the keeper is gone")); break;
+    case Watched::kStore: not_kept(unavailable("the keeper is gone, or takes nothing any more")); break;
   }
   return 0;
 }
@@ -227,6 +227,7 @@ std::string Node::Loop::report(Report what, const Domain* only) {
                             .populator = populator_.get(),
                             .scrubber = scrubber_.get(),
                             .scrubber_session = scrub_session_,
+                            .verifier_session = verify_session_,
                             .now_ms = now_ns_ / kNsPerMs,
                             .state = state_name(state_.load(std::memory_order_relaxed)),
                             .log_suppressed = log_.suppressed_total()};

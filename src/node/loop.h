@@ -104,7 +104,7 @@ class Node::Loop {
   std::vector<std::unique_ptr<PrivatePins>> scrub_pins_;
   SessionId scrub_session_ = 0;
   std::vector<std::unique_ptr<PrivatePins>> verify_pins_;
-  std::vector<std::pair<Domain*, SessionId>> verify_sessions_;
+  SessionId verify_session_ = 0;
 
   std::atomic<State> state_{State::kStarting};
   bool stop_ = false;

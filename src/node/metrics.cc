@@ -18,6 +18,7 @@ struct MetricInput {
     std::string name;
     PoolStats stats;
     const ClientSums* clients;
+    const Domain* domain;
   };
   const ReportSource& source;
   std::vector<PoolView> pools;
@@ -107,6 +108,11 @@ void of_clients(const In& in, Out& out) {
   for (const In::PoolView& pool : in.pools) out.add({{"domain", pool.name}}, pool.clients->*Field);
 }
 
+template <uint64_t TakeOver::*Field>
+void of_take_overs(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) out.add({{"domain", pool.name}}, pool.domain->taken_over().*Field);
+}
+
 template <uint64_t NodeCounters::*Field>
 void of_node(const In& in, Out& out) {
   out.add({}, in.source.counters.*Field);
@@ -163,6 +169,18 @@ void grants_refused(const In& in, Out& out) {
       out.add({{"domain", pool.name}, {"reason", kNames[stop]}}, pool.stats.grants_stopped[stop]);
     }
   }
+}
+
+void not_kept(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) {
+    for (int i = 0; i < kNotKeptReasons; ++i) {
+      out.add({{"domain", pool.name}, {"reason", not_kept_name(static_cast<NotKept>(i))}},
+              pool.domain->taken_over().not_kept[i]);
+    }
+  }
+}
+void started_empty(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) out.add({{"domain", pool.name}}, pool.domain->started_empty.empty() ? 0 : 1);
 }
 
 void reads(const In& in, Out& out) {
@@ -272,6 +290,13 @@ constexpr std::array kFamilies = {
     MetricFamily{"kvist_moved_blocks_total", kCounter, "domain", "Blocks moved so that memory changes its size class", of_pools<&P::moved_blocks>},
     MetricFamily{"kvist_moved_extents_total", kCounter, "domain", "Extents that changed it", of_pools<&P::extents_moved>},
 
+    MetricFamily{"kvist_taken_over_blocks", kGauge, "domain", "Blocks of the node before that were there when this one started", of_take_overs<&TakeOver::blocks>},
+    MetricFamily{"kvist_taken_over_bytes", kGauge, "domain", "Their bytes", of_take_overs<&TakeOver::bytes>},
+    MetricFamily{"kvist_not_taken_over_total", kCounter, "domain, reason", "Entries and namespaces of the node before that were not taken over with the rest", not_kept},
+    MetricFamily{"kvist_started_empty", kGauge, "domain", "1: the node before left memory that could not be used; the log says why", started_empty},
+    MetricFamily{"kvist_unverified_blocks", kGauge, "domain", "Blocks that were taken over and not compared with their checksums yet by the node: each reader does", of_pools<&P::unverified_blocks>},
+    MetricFamily{"kvist_keep_failures_total", kCounter, "", "Times that memory which was to outlive the node ceased to: restart.keep_memory is without effect from then on", of_node<&N::keep_failures>},
+
     MetricFamily{"kvist_reads_total", kCounter, "domain, result", "Blocks that clients looked for, by their own count: one that is pinned by a prefix and then copied by a get counts twice", reads},
     MetricFamily{"kvist_read_bytes_total", kCounter, "domain", "Bytes of the hits, by the clients' own count, pinned or copied: what is pinned by a prefix and then copied by a get counts twice", of_clients<&ClientSums::bytes_got>},
     MetricFamily{"kvist_verified_blocks_total", kCounter, "domain", "Blocks whose checksum clients compared, by their own count", of_clients<&ClientSums::verified>},
@@ -347,7 +372,7 @@ std::string metrics_text(const ReportSource& source) {
     session.harvest();
   });
   for (const auto& domain : source.domains) {
-    input.pools.push_back({domain->name(), pool_stats(source, *domain), &domain->client_sums});
+    input.pools.push_back({domain->name(), pool_stats(source, *domain), &domain->client_sums, domain.get()});
   }
   std::string text;
   text.reserve(kUsualBytes + kUsualBytesOfADomain * input.pools.size());

@@ -242,6 +242,7 @@ void Node::Loop::tell_taken_over(const Domain& domain, uint64_t took_ns) {
 }
 
 void Node::Loop::not_kept(const Status& why) {
+  ++counters_.keep_failures;
   log_.error("the memory of this node ends with it", {{"reason", why}});
   for (const auto& domain : domains_) {
     if (domain != nullptr) domain->spoil();
@@ -301,17 +302,16 @@ Status Node::Loop::start_scrubber() {
   return ok_status();
 }
 
-// Of what was taken over.
+// Of what was taken over. One session of each such pool, like the scrubber.
 Status Node::Loop::start_verifier() {
+  verify_session_ = sessions_->next_id();
   std::vector<Verifier::Pool> pools;
   for (size_t i = 0; i < domains_.size(); ++i) {
     Domain& domain = *domains_[i];
     if (domain.taken_over().blocks == 0 || options_.restart_bytes_per_second == 0) continue;
     verify_pins_.push_back(std::make_unique<PrivatePins>(1));
     const PrivatePins& pins = *verify_pins_.back();
-    verify_sessions_.emplace_back(&domain, sessions_->next_id());
-    if (Status s = domain.pool().add_session(verify_sessions_.back().second, options_.limits, pins.table(), pins.capacity());
-        !s.ok())
+    if (Status s = domain.pool().add_session(verify_session_, options_.limits, pins.table(), pins.capacity()); !s.ok())
       return s;
     const PoolMemory& memory = domain.memory();
     pools.push_back({Reader(memory.control(), nullptr, memory.arena(), memory.arena_bytes()), pins.table(), i});
@@ -332,8 +332,7 @@ void Node::Loop::verified(const Verifier::Found& found) {
                {{"domain", domains_[found.domain]->name()}, {"entry", id}, {"confirmed", bad}});
   }
   if (!found.last) return;
-  for (const auto& [domain, session] : verify_sessions_) domain->pool().release_session(session);
-  verify_sessions_.clear();
+  for (const auto& domain : domains_) domain->pool().release_session(verify_session_);
   log_.info("what was taken over is verified", {{"blocks", verifier_->blocks()},
                                                 {"bytes", verifier_->bytes()},
                                                 {"bad", verifier_->bad()},

@@ -17,6 +17,9 @@
 #endif
 
 namespace kvist {
+
+FileDescriptor pidfd_of_number(pid_t pid) { return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
+
 namespace {
 
 FileDescriptor pidfd_of_socket(int socket) {
@@ -25,8 +28,6 @@ FileDescriptor pidfd_of_socket(int socket) {
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) != 0) return {};
   return FileDescriptor(fd);
 }
-
-FileDescriptor pidfd_of_number(pid_t pid) { return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
 
 // The number by which the process knows itself: it may live in a PID namespace below ours. 0: it cannot be read.
 uint32_t innermost_pid(pid_t pid) {

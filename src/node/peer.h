@@ -26,6 +26,9 @@ struct Peer {
 
 StatusOr<Peer> peer_of(int socket);
 
+// Not valid: there is no such process. The number may be another process's than it was.
+FileDescriptor pidfd_of_number(pid_t pid);
+
 enum class PidfdSource : uint8_t {
   kSocket,  // SO_PEERPIDFD, else kNumber
   kNumber,  // pidfd_open

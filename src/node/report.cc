@@ -279,9 +279,11 @@ std::string config_report(const NodeOptions& options) {
 
 PoolStats pool_stats(const ReportSource& source, Domain& domain) {
   PoolStats stats = domain.pool().stats();
-  const Pool::SessionUse scrubber = domain.pool().session_use(source.scrubber_session);
-  stats.pinned_blocks -= scrubber.pinned_blocks;
-  stats.pinned_bytes -= scrubber.pinned_bytes;
+  for (const SessionId own : {source.scrubber_session, source.verifier_session}) {
+    const Pool::SessionUse use = domain.pool().session_use(own);
+    stats.pinned_blocks -= use.pinned_blocks;
+    stats.pinned_bytes -= use.pinned_bytes;
+  }
   return stats;
 }
 

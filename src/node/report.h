@@ -28,6 +28,7 @@ struct ReportSource {
   const Populator* populator = nullptr;  // null: off
   const Scrubber* scrubber = nullptr;    // null: off
   SessionId scrubber_session = 0;        // whose pins are not shown as readers'
+  SessionId verifier_session = 0;        // likewise
   uint64_t now_ms = 0;                   // since the node started
   const char* state = "ready";           // starting, ready, draining
   uint64_t log_suppressed = 0;           // lines
@@ -37,7 +38,7 @@ struct ReportSource {
 inline constexpr const char* kCommitNames[kCommitCodes] = {"stored",    "already_there", "parent_absent", "flushed",
                                                            "bad_grant", "bad_block",     "bad_checksum",  "no_entries"};
 
-// The pool's own, without what the scrubber pins.
+// The pool's own, without what scrubber and verifier pin.
 PoolStats pool_stats(const ReportSource& source, Domain& domain);
 
 // `only` null: all domains.

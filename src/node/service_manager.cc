@@ -12,6 +12,9 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <span>
+
+#include "node/outgoing_message.h"
 
 namespace kvist {
 namespace {
@@ -36,25 +39,12 @@ bool send(std::string_view state, int fd, int patience_ms) {
   const FileDescriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) return false;
-  iovec piece = {const_cast<char*>(state.data()), state.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  if (fd >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* part = CMSG_FIRSTHDR(&message);
-    part->cmsg_level = SOL_SOCKET;
-    part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(part), &fd, sizeof(int));
-  }
-  ssize_t sent = ::sendmsg(socket.get(), &message, MSG_NOSIGNAL);
+  const OutgoingMessage message(std::as_bytes(std::span(state)), std::span(&fd, fd >= 0 ? 1 : 0));
+  ssize_t sent = message.send(socket.get(), MSG_NOSIGNAL);
   if (sent < 0 && errno == EAGAIN && patience_ms > 0) {
     pollfd wanted = {socket.get(), POLLOUT, 0};
     ::poll(&wanted, 1, patience_ms);
-    sent = ::sendmsg(socket.get(), &message, MSG_NOSIGNAL);
+    sent = message.send(socket.get(), MSG_NOSIGNAL);
   }
   return sent == static_cast<ssize_t>(state.size());
 }
@@ -90,11 +80,15 @@ StatusOr<std::unique_ptr<ServiceManagerStore>> ServiceManagerStore::open() {
   return store;
 }
 
+// One that took no message in time is waited for no second time: names are many.
+bool ServiceManagerStore::tell(const std::string& state, int fd) {
+  if (!gone_) gone_ = !send(state, fd, kPatienceMs);
+  return !gone_;
+}
+
 Status ServiceManagerStore::hold(const std::string& name, int fd) {
   drop(name);
-  if (!send("FDSTORE=1\nFDPOLL=0\nFDNAME=" + name, fd, kPatienceMs)) {
-    return unavailable("the service manager takes no descriptors");
-  }
+  if (!tell("FDSTORE=1\nFDPOLL=0\nFDNAME=" + name, fd)) return unavailable("the service manager takes no descriptors");
   names_.push_back(name);
   return ok_status();
 }
@@ -103,7 +97,7 @@ void ServiceManagerStore::drop(const std::string& name) {
   const auto known = std::find(names_.begin(), names_.end(), name);
   if (known == names_.end()) return;
   names_.erase(known);
-  (void)send("FDSTOREREMOVE=1\nFDNAME=" + name, -1, kPatienceMs);
+  (void)tell("FDSTOREREMOVE=1\nFDNAME=" + name, -1);
 }
 
 void ServiceManagerStore::drop_all() {

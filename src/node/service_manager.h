@@ -16,8 +16,9 @@ namespace kvist {
 bool notify_service_manager(std::string_view state);
 
 // The descriptor store of systemd: FDSTORE=1 as in sd_notify(3), and $LISTEN_FDS as in sd_listen_fds(3). The unit has to say
-// FileDescriptorStoreMax=, two for the node's pool and each domain and as many as there are clients. systemd answers
-// nothing: what it did not take is missed by the node that comes next, which then starts empty and says so.
+// FileDescriptorStoreMax=, six for each domain (two of them while a node takes over) and two for each client (a second one
+// after a restart, until it lets go of what it held before). systemd answers nothing: what it did not take is missed by the
+// node that comes next, which then starts empty and says so.
 class ServiceManagerStore final : public DescriptorStore {
  public:
   // kFailedPrecondition: this process has no service manager.
@@ -31,8 +32,11 @@ class ServiceManagerStore final : public DescriptorStore {
   std::string describe() const override { return "systemd"; }
 
  private:
+  bool tell(const std::string& state, int fd);
+
   std::vector<KeptDescriptor> kept_;
   std::vector<std::string> names_;
+  bool gone_ = false;
 };
 
 }  // namespace kvist

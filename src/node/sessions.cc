@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/process.h"
+#include "node/outgoing_message.h"
 
 namespace kvist {
 namespace {
@@ -33,19 +34,8 @@ StatusOr<uint64_t> random_cookie() {
 
 // A packet with descriptors. Only the first packet of a conversation carries some, so that the socket has room for it.
 bool send_with_descriptors(int socket, std::span<const std::byte> packet, std::span<const int> descriptors) {
-  iovec range = {const_cast<std::byte*>(packet.data()), packet.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(5 * sizeof(int))> control = {};
-  msghdr message = {};
-  message.msg_iov = &range;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
-  std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
-  return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(packet.size());
+  const OutgoingMessage message(packet, descriptors);
+  return message.send(socket, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(packet.size());
 }
 
 }  // namespace
@@ -155,7 +145,9 @@ bool Sessions::handle_request(Session& session, const wire::Header& header, std:
                   Ended::kHelloTwice, now);
   }
   if (type == wire::MessageType::kBye) {
-    // Before the client hears that it is over: a node that comes next must not wait for it.
+    // Before the client hears that it is over: a node that comes next must not wait for it. The pool first, which writes to
+    // the record.
+    session.domain->pool().release_session(session.id);
     session.domain->forget_session(session.id);
     answer_.start(answer_type(type), header.request);
     if (send_answer(session, now)) end(session, Ended::kBye);
@@ -367,6 +359,8 @@ Status Sessions::keep(const Session& session, Domain& domain, uint16_t features)
   const Status kept = domain.keep_session(client, session.pins.fd(), client.start_time == 0 ? session.pidfd.get() : -1);
   if (kept.code() != StatusCode::kUnavailable) return kept;
   domain.spoil();
+  ++counters_.keep_failures;
+  log_.error("the memory of a domain ends with this node", {{"domain", domain.name()}, {"reason", kept}});
   return ok_status();
 }
 

@@ -84,7 +84,7 @@ class Sessions {
   Status check_room(const Session& session, Ended* refused) const;
   StatusOr<uint32_t> pins_for(const Session& session, const Domain& domain, uint32_t wanted) const;
   Status make_pins(Session& session);
-  static Status keep(const Session& session, Domain& domain, uint16_t features);
+  Status keep(const Session& session, Domain& domain, uint16_t features);
   void ring_others(const Session& wanting, Now now);
   bool send_welcome(Session& session, uint32_t request);
   bool release_earlier(Session& session, uint32_t request, std::span<const std::byte> body);

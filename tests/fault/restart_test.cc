@@ -6,13 +6,19 @@
 #include <algorithm>
 #include <cinttypes>
 #include <filesystem>
+#include <map>
 #include <mutex>
+#include <span>
 #include <thread>
+#include <utility>
 
+#include "base/checksum.h"
 #include "base/seed.h"
 #include "fault/harness.h"
+#include "node/http.h"
 #include "node/keeper_process.h"
 #include "pool/layout.h"
+#include "pool/ledger.h"
 
 namespace kvist::test {
 namespace {
@@ -33,6 +39,9 @@ class WarmRestart : public FaultTest {
   }
   void start(std::vector<std::string> more = {}) {
     node_ = start_node(words(std::move(more)));
+    find_keeper();
+  }
+  void find_keeper() {
     const std::string_view line = node_->line();
     const size_t at = line.find("keeper (pid ");
     if (at != std::string_view::npos) keeper_ = std::atoi(line.data() + at + 12);
@@ -52,6 +61,16 @@ class WarmRestart : public FaultTest {
   static bool lives(pid_t pid) {
     const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
     return !stat.empty() && !says(stat, ") Z ");
+  }
+  // Whether the keeper, which was told to end, or whom nobody needs, ends.
+  bool keeper_ends() {
+    const pid_t keeper = std::exchange(keeper_, -1);
+    return keeper > 0 && eventually([&] { return !lives(keeper); });
+  }
+  // Connected to the node that came at this restart: one that has not noticed yet says that it is connected, to the one
+  // before.
+  static bool follows(const Client& client, uint64_t restarts) {
+    return eventually([&] { return client.stats().reconnects >= restarts && client.connected(); });
   }
   void end_keeper() {
     kill_node();
@@ -106,7 +125,7 @@ TEST_F(WarmRestart, TheNextNodeServesWhatTheKilledOneHad) {
   const pid_t keeper = keeper_;
   for (int round = 0; round < 3; ++round) {
     restart();
-    ASSERT_TRUE(eventually([&] { return client.connected(); }));
+    ASSERT_TRUE(follows(client, static_cast<uint64_t>(round) + 1));
     EXPECT_EQ(keeper_, keeper) << "one keeper goes on";
     for (const std::vector<Digest>& chain : chains) EXPECT_EQ(readable(space, chain), 32u) << "the same handle";
     const std::vector<Digest> more = random_digests(random_, 8);
@@ -134,7 +153,7 @@ TEST_F(WarmRestart, ANodeThatIsToldToEndHandsOverToo) {
   const int status = node_->wait();
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << node_->errors();
   start();
-  ASSERT_TRUE(eventually([&] { return client.connected(); }));
+  ASSERT_TRUE(follows(client, 1));
   EXPECT_EQ(readable(space, chain), 32u);
   fill(space);
   for (size_t i = 0; i < chain.size(); ++i) EXPECT_TRUE(right(*pinned[i], chain[i])) << i;
@@ -158,7 +177,8 @@ TEST_F(WarmRestart, WhatLivingClientsHoldStaysTheirs) {
   ASSERT_EQ(space.remove({&chain[63], 1}, {&removed, 1}), 1u);
   for (int round = 0; round < 2; ++round) {
     restart();
-    ASSERT_TRUE(eventually([&] { return client.connected() && other.connected(); }));
+    ASSERT_TRUE(follows(client, static_cast<uint64_t>(round) + 1));
+    ASSERT_TRUE(follows(other, static_cast<uint64_t>(round) + 1));
     Space theirs = *other.open(identity("a"));
     const std::vector<Digest> mine = random_digests(random_, 32);
     ASSERT_EQ(put(theirs, mine), 32u);
@@ -292,6 +312,44 @@ TEST_F(WarmRestart, TheHitRateIsKept) {
   EXPECT_EQ(wrong_, 0u);
 }
 
+TEST_F(WarmRestart, MetricsSayWhatWasTakenOver) {
+  if (!loopback_is_up()) GTEST_SKIP() << "the loopback interface is down here";
+  const auto metric = [&](const std::string& name) {
+    const std::string text = http_get(node_->admin(), "/metrics").body;
+    const size_t at = text.find("\n" + name + " ");
+    return at == std::string::npos ? -1.0 : std::atof(text.c_str() + at + 1 + name.size());
+  };
+  const auto start_with_admin = [&] {
+    std::vector<std::string> all = words({"--socket", socket_, "--admin", "127.0.0.1:0", "--restart-verify", "0"});
+    node_ = std::make_unique<ProcessNode>(all);
+    find_keeper();
+  };
+  start_with_admin();
+  EXPECT_EQ(metric("kvist_taken_over_blocks{domain=\"\"}"), 0);
+  {
+    Client client = connect();
+    Space space = *client.open(identity("a"));
+    ASSERT_EQ(put(space, random_digests(random_, 32)), 32u);
+  }
+  kill_node();
+  start_with_admin();
+  EXPECT_EQ(metric("kvist_taken_over_blocks{domain=\"\"}"), 32);
+  EXPECT_EQ(metric("kvist_taken_over_bytes{domain=\"\"}"), 32 * kSize);
+  EXPECT_EQ(metric("kvist_unverified_blocks{domain=\"\"}"), 32);
+  EXPECT_EQ(metric("kvist_not_taken_over_total{domain=\"\",reason=\"owner\"}"), 0);
+  EXPECT_EQ(metric("kvist_started_empty{domain=\"\"}"), 0);
+  EXPECT_EQ(metric("kvist_keep_failures_total"), 0);
+  kill_node();
+  memory_ = "128MiB";
+  start_with_admin();
+  EXPECT_EQ(metric("kvist_taken_over_blocks{domain=\"\"}"), 0);
+  EXPECT_EQ(metric("kvist_started_empty{domain=\"\"}"), 1);
+  ASSERT_GT(keeper_, 0);
+  ::kill(keeper_, SIGTERM);
+  EXPECT_TRUE(keeper_ends());
+  EXPECT_TRUE(eventually([&] { return metric("kvist_keep_failures_total") == 1; }));
+}
+
 // What systemd does with FDSTORE=1 and with a service that starts again, done by the test.
 class ServiceManager {
  public:
@@ -305,8 +363,7 @@ class ServiceManager {
       while (!stop_) {
         pollfd wanted = {socket_.get(), POLLIN, 0};
         ::poll(&wanted, 1, 10);
-        while (take_one()) {
-        }
+        take_all();
       }
     });
   }
@@ -314,8 +371,9 @@ class ServiceManager {
     stop_ = true;
     thread_.join();
   }
-  // As in $LISTEN_FDNAMES, and the descriptors.
+  // As in $LISTEN_FDNAMES, and the descriptors. As systemd does: what a service said before it ended comes first.
   std::vector<int> descriptors(std::string* names) {
+    take_all();
     const std::lock_guard lock(mutex_);
     std::vector<int> all;
     for (const KeptDescriptor& each : store_) {
@@ -326,7 +384,12 @@ class ServiceManager {
   }
 
  private:
-  bool take_one() {
+  void take_all() {
+    const std::lock_guard lock(mutex_);
+    while (take_one()) {
+    }
+  }
+  bool take_one() {  // under mutex_
     std::vector<char> text(4096);
     iovec piece = {text.data(), text.size()};
     alignas(cmsghdr) char control[256];
@@ -347,7 +410,6 @@ class ServiceManager {
     const size_t at = said.find("FDNAME=");
     if (at == std::string::npos) return true;
     const std::string name = said.substr(at + 7, said.find('\n', at) - at - 7);
-    const std::lock_guard lock(mutex_);
     if (said.find("FDSTOREREMOVE=1") != std::string::npos) {
       std::erase_if(store_, [&](const KeptDescriptor& each) { return each.name == name; });
     } else if (said.find("FDSTORE=1") != std::string::npos && fd.valid()) {
@@ -383,7 +445,7 @@ TEST_F(WarmRestart, SystemdsStoreGivesTheMemoryBack) {
   for (int round = 0; round < 2; ++round) {
     kill_node();
     start_service();
-    ASSERT_TRUE(eventually([&] { return client.connected(); }));
+    ASSERT_TRUE(follows(client, static_cast<uint64_t>(round) + 1));
     EXPECT_EQ(readable(space, chain), 32u);
   }
   fill(space);
@@ -403,9 +465,9 @@ class KeptMemoryChanges : public WarmRestart {
     EXPECT_TRUE(keeper.ok()) << keeper.status().to_string();
     if (!keeper.ok()) return {};
     std::vector<KeptDescriptor> kept = (*keeper)->take_kept();
-    const pid_t pid = (*keeper)->pid();
+    keeper_ = (*keeper)->pid();
     (*keeper)->drop_all();
-    EXPECT_TRUE(eventually([&] { return !lives(pid); }));
+    EXPECT_TRUE(keeper_ends());
     return kept;
   }
   // Another one, with these.
@@ -429,6 +491,25 @@ class KeptMemoryChanges : public WarmRestart {
     std::memcpy(to->data(), from->data(), std::min<size_t>(from->size(), 8 << 20));
     return *std::move(to);
   }
+  // One byte in each.
+  void change_every_slot(std::vector<KeptDescriptor>& kept) {
+    const StatusOr<Mapping> arena = Mapping::map_all(find(kept, ".arena")->fd.get(), Access::kReadWrite);
+    ASSERT_TRUE(arena.ok()) << arena.status().to_string();
+    for (uint64_t at = random_.below(kSize); at < arena->size(); at += kSize) arena->data()[at] ^= std::byte{0x10};
+  }
+  // The same, with these memories in place of their originals.
+  static std::vector<KeptDescriptor> with(const std::vector<KeptDescriptor>& kept,
+                                          const std::map<std::string, const SharedMemory*>& changed) {
+    std::vector<KeptDescriptor> all;
+    for (const KeptDescriptor& each : kept) {
+      int fd = each.fd.get();
+      for (const auto& [what, memory] : changed) {
+        if (says(each.name, what)) fd = memory->fd();
+      }
+      all.push_back({each.name, FileDescriptor(::fcntl(fd, F_DUPFD_CLOEXEC, 0))});
+    }
+    return all;
+  }
   void fill_with_chains() {
     start();
     Client client = connect();
@@ -446,10 +527,7 @@ TEST_F(KeptMemoryChanges, AByteOfABlockIsSeenAtItsFirstReadWhateverThePolicy) {
   fill_with_chains();
   kill_node();
   std::vector<KeptDescriptor> kept = rob_keeper();
-  StatusOr<Mapping> arena = Mapping::map_all(find(kept, ".arena")->fd.get(), Access::kReadWrite);
-  ASSERT_TRUE(arena.ok());
-  // One byte in every slot.
-  for (uint64_t at = random_.below(kSize); at < arena->size(); at += kSize) arena->data()[at] ^= std::byte{0x10};
+  change_every_slot(kept);
   give_to_keeper(kept);
   kept.clear();
   start({"--restart-verify", "0"});  // nobody but readers looks
@@ -473,9 +551,7 @@ TEST_F(KeptMemoryChanges, TheNodeFindsItWhereNobodyReads) {
   fill_with_chains();
   kill_node();
   std::vector<KeptDescriptor> kept = rob_keeper();
-  StatusOr<Mapping> arena = Mapping::map_all(find(kept, ".arena")->fd.get(), Access::kReadWrite);
-  ASSERT_TRUE(arena.ok());
-  for (uint64_t at = random_.below(kSize); at < arena->size(); at += kSize) arena->data()[at] ^= std::byte{0x10};
+  change_every_slot(kept);
   give_to_keeper(kept);
   start();
   EXPECT_TRUE(eventually([&] {
@@ -496,12 +572,46 @@ TEST_F(KeptMemoryChanges, PinsThatAreNotKnownAnyMore) {
   give_to_keeper(kept);
   kept.clear();
   start();
-  ASSERT_TRUE(eventually([&] { return client.connected(); }));
+  ASSERT_TRUE(follows(client, 1));
   EXPECT_EQ(pool()["blocks"], 0);
   fill(space);
   for (size_t i = 0; i < 16; ++i) EXPECT_TRUE(right(*pinned[i], chains_[0][i])) << i;
   kill_node();
   EXPECT_TRUE(says(errors_, "its pin table was not kept")) << errors_;
+}
+
+// A client that is known by a descriptor alone, and whose descriptor the store lost: it may live and read.
+TEST_F(KeptMemoryChanges, WhetherAClientLivesIsNotKnownAnyMore) {
+  fill_with_chains();
+  Client client = connect();
+  Space space = *client.open(identity("a"));
+  const Pinned pinned = space.pin(chains_[0]);
+  ASSERT_EQ(pinned.hits(), 16u);
+  kill_node();
+  std::vector<KeptDescriptor> kept = rob_keeper();
+  ASSERT_FALSE(kept.empty());
+  SharedMemory ledger = copy(*find(kept, ".ledger."));
+  const uint32_t extents = reinterpret_cast<const LedgerHeader*>(ledger.data())->extents;
+  auto* records = reinterpret_cast<SessionRecord*>(ledger.data() + LedgerLayout::of(extents).sessions_at);
+  size_t known = 0;
+  for (SessionRecord& record : std::span(records, LedgerLayout::kSessions)) {
+    if (record.state.load() == 0) continue;
+    ++known;
+    record.start_time = 0;
+    constexpr size_t kBegin = offsetof(SessionRecord, session);
+    const auto* bytes = reinterpret_cast<const std::byte*>(&record);
+    record.check = static_cast<uint32_t>(checksum({bytes + kBegin, offsetof(SessionRecord, granted) - kBegin}));
+  }
+  ASSERT_GT(known, 0u);
+  give_to_keeper(with(kept, {{".ledger.", &ledger}}));
+  kept.clear();
+  start();
+  ASSERT_TRUE(follows(client, 1));
+  EXPECT_EQ(pool()["blocks"], 0);
+  fill(space);
+  for (size_t i = 0; i < 16; ++i) EXPECT_TRUE(right(*pinned[i], chains_[0][i])) << i;
+  kill_node();
+  EXPECT_TRUE(says(errors_, "lives is not known")) << errors_;
 }
 
 // A few bytes anywhere in the tables, hundreds of times: entries, index, namespaces, ledger. Blocks may be lost.
@@ -522,14 +632,7 @@ TEST_F(KeptMemoryChanges, BytesOfTheTables) {
     }
     if (round % 3 == 0) ledger.data()[random_.below(64 << 10)] ^= static_cast<std::byte>(1 + random_.below(255));
     if (round % 5 == 4) control.data()[random_.below(140)] ^= static_cast<std::byte>(1 + random_.below(255));
-    std::vector<KeptDescriptor> changed;
-    for (KeptDescriptor& each : kept) {
-      const int fd = each.name.find(".control.") != std::string::npos  ? control.fd()
-                     : each.name.find(".ledger.") != std::string::npos ? ledger.fd()
-                                                                       : each.fd.get();
-      changed.push_back({each.name, FileDescriptor(::fcntl(fd, F_DUPFD_CLOEXEC, 0))});
-    }
-    give_to_keeper(changed);
+    give_to_keeper(with(kept, {{".control.", &control}, {".ledger.", &ledger}}));
     start();
     {
       Client client = connect(Verify::kNever);
@@ -610,8 +713,7 @@ TEST_F(NotTakenOver, TheKeeperEndsWhenNobodyComesBack) {
   start();
   const pid_t keeper = keeper_;
   kill_node();
-  ASSERT_GT(keeper, 0);
-  EXPECT_TRUE(eventually([&] { return !lives(keeper); }));
+  EXPECT_TRUE(keeper_ends());
   EXPECT_FALSE(std::filesystem::exists(socket_ + ".keeper"));
   start();
   EXPECT_NE(keeper_, keeper);
@@ -625,7 +727,7 @@ TEST_F(NotTakenOver, ANodeGoesOnWhenItsKeeperIsGone) {
   ASSERT_EQ(put(space, random_digests(random_, 8)), 8u);
   ASSERT_GT(keeper_, 0);
   ::kill(keeper_, SIGTERM);
-  EXPECT_TRUE(eventually([&] { return !lives(keeper_); }));
+  EXPECT_TRUE(keeper_ends());
   EXPECT_EQ(put(space, random_digests(random_, 8)), 8u);
   Client other = connect();
   EXPECT_TRUE(other.connected());
@@ -634,6 +736,26 @@ TEST_F(NotTakenOver, ANodeGoesOnWhenItsKeeperIsGone) {
   EXPECT_TRUE(says(errors_, "the keeper is gone")) << errors_;
   start();
   EXPECT_EQ(pool()["blocks"], 0);
+}
+
+// One that is there and takes nothing: the node waits for it once, not for each of its clients.
+TEST_F(NotTakenOver, ANodeGoesOnWhenItsKeeperIsStopped) {
+  start();
+  ASSERT_GT(keeper_, 0);
+  ::kill(keeper_, SIGSTOP);
+  int clients = 0;
+  const auto kept = [&] { return pool()["restart"]["kept"].get<bool>(); };
+  for (; clients < 2000 && kept(); ++clients) {
+    RawClient client(socket_);
+    ASSERT_TRUE(client.join());
+  }
+  EXPECT_FALSE(kept()) << "after " << clients << " clients";
+  Client client = connect();
+  Space space = *client.open(identity("a"));
+  EXPECT_EQ(put(space, random_digests(random_, 8)), 8u);
+  kill_node();
+  ::kill(keeper_, SIGCONT);
+  EXPECT_TRUE(says(errors_, "the memory of this node ends with it")) << errors_;
 }
 
 TEST_F(NotTakenOver, ASecondNodeIsRefusedAsEver) {
