@@ -39,7 +39,6 @@
 #include "pool/pool_memory.h"
 #include "pool/reader.h"
 #include "pool/retention.h"
-#include "pool/session_log.h"
 
 namespace kvist {
 
@@ -266,9 +265,8 @@ class Pool {
   // fetched into the cache while an earlier one is worked on. A grant that an earlier record of the batch names is refused
   // (kBadGrant): nobody can have filled it anew.
   void commit(SessionId session, SpaceRef space, std::span<const CommitRecord> records, std::span<CommitCode> codes);
-  // Uses that carry a session id or a stop reason, kept for retention. Bounded: the oldest are forgotten.
+  // A use that carries a session id or a stop reason, either may be empty: told to the retention policy, else not kept.
   void note_use(SpaceRef space, const Digest& tip, std::string_view session_name, std::string_view stop_reason);
-  const SessionLog& session_log() const { return session_log_; }
 
   // ---- taking away ----
 
@@ -444,7 +442,6 @@ class Pool {
   std::vector<PrivateEntry> private_;
   std::unique_ptr<Retention> retention_;
   ChangeFeed changes_;
-  SessionLog session_log_;
 
   uint64_t now_ms_ = 0;
   Tick first_tick_ = 1;  // at time 0

@@ -427,7 +427,6 @@ void Pool::mark_tips() {
 void Pool::note_use(SpaceRef ref, const Digest& tip, std::string_view session_name, std::string_view stop_reason) {
   const Space* space = space_of(ref);
   if (space == nullptr) return;
-  session_log_.note(ref.slot, tip, session_name, stop_reason, now_);
   const StopKind stop = stop_kind_of(stop_reason);
   const uint64_t session = session_name.empty() ? 0 : checksum(std::as_bytes(std::span(session_name)));
   // Each part of a position is a chain of its own.

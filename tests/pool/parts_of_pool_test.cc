@@ -1,10 +1,9 @@
-// The pool's smaller rooms: retention, change feed, session log, remote pins, fetches, layout.
+// The pool's smaller rooms: retention, change feed, remote pins, fetches, layout.
 #include <map>
 #include <set>
 
 #include "pool/change_feed.h"
 #include "pool/harness.h"
-#include "pool/session_log.h"
 
 namespace kvist {
 namespace {
@@ -158,25 +157,6 @@ TEST(ChangeFeed, OverflowIsRepairedByWalkingPartitions) {
   }
   EXPECT_EQ(known, truth);
   EXPECT_GT(h.pool->changes().dropped(), 0u);
-}
-
-// ---- sessions of engines ------------------------------------------------------------------------------------------
-
-TEST(SessionLog, KeepsTheLastUsesAndForgetsTheSilent) {
-  SessionLog log(3);
-  log.note(1, digest_at(1, 0), "a", "tool_use", 10);
-  log.note(1, digest_at(1, 1), "a", "end_turn", 25);
-  log.note(2, digest_at(1, 0), "a", "", 26);  // another namespace, another session
-  ASSERT_NE(log.find(1, "a"), nullptr);
-  EXPECT_EQ(log.find(1, "a")->uses, 2u);
-  EXPECT_EQ(log.find(1, "a")->before, 10u);
-  EXPECT_EQ(log.find(1, "a")->stop, "end_turn");
-  log.note(1, {}, "b", "", 30);
-  log.note(1, {}, "c", "", 31);
-  EXPECT_EQ(log.find(1, "a"), nullptr);
-  EXPECT_EQ(log.size(), 3u);
-  log.note(1, {}, "", "", 32);
-  EXPECT_EQ(log.size(), 3u);
 }
 
 // ---- readers elsewhere --------------------------------------------------------------------------------------------
