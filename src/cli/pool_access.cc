@@ -65,14 +65,14 @@ void NodeArguments::declare(Arguments& arguments) {
   arguments.duration("--timeout", timeout, "Give up after this");
 }
 
-StatusOr<Client> NodeArguments::connect() const {
+StatusOr<Client> NodeArguments::connect(uint64_t stock_bytes) const {
   ClientOptions options;
   options.socket = socket;
   options.domain = domain;
   options.name = "kvist command";
   options.verify = Verify::kAlways;
   options.pins = 1024;
-  options.stock_bytes = 0;  // no slots are kept for a next call
+  options.stock_bytes = stock_bytes;
   if (!token_file.empty()) {
     StatusOr<std::string> token = read_secret_file(token_file, "token");
     if (!token.ok()) return token.status();
@@ -122,6 +122,17 @@ StatusOr<Space> SpaceArguments::open_or_make(Client& client, const std::string& 
     identity.tenant_secret = *std::move(secret);
   }
   return client.open(identity, node.deadline());
+}
+
+StatusOr<std::optional<Identity>> find_space(Client& client, const std::string& alias, Deadline deadline) {
+  const StatusOr<std::vector<Known>> known = known_spaces(client, deadline);
+  if (!known.ok()) return known.status();
+  if (std::none_of(known->begin(), known->end(), [&](const Known& each) { return each.alias == alias; })) {
+    return std::optional<Identity>();
+  }
+  StatusOr<Identity> identity = find_identity(*known, alias);
+  if (!identity.ok()) return identity.status();
+  return std::optional<Identity>(*std::move(identity));
 }
 
 // ---- keys ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@ struct NodeArguments {
   std::chrono::nanoseconds timeout = std::chrono::seconds(2);
 
   void declare(Arguments& arguments);
-  // kUnavailable says where a node was looked for and how to start one.
-  StatusOr<Client> connect() const;
+  // kUnavailable says where a node was looked for and how to start one. `stock_bytes`: empty slots kept for the next put,
+  // for verbs that make many.
+  StatusOr<Client> connect(uint64_t stock_bytes = 0) const;
   Deadline deadline() const { return within(timeout); }
 };
 
@@ -41,6 +43,9 @@ struct SpaceArguments {
   // kInvalidArgument names the key that is none.
   StatusOr<std::vector<Digest>> names(const Space& space, const std::vector<std::string>& keys) const;
 };
+
+// The identity of the namespace that the node has under this alias, if it has one. Makes none.
+StatusOr<std::optional<Identity>> find_space(Client& client, const std::string& alias, Deadline deadline);
 
 // Blocks that the user named, where they are or would be.
 struct NamedBlocks {
