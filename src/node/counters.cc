@@ -45,6 +45,7 @@ std::string_view request_name(size_t type) {
     case MessageType::kRelease: return "release";
     case MessageType::kBye: return "bye";
     case MessageType::kConfigure: return "configure";
+    case MessageType::kFetch: return "fetch";
     case MessageType::kAnswer: break;
   }
   return "";

@@ -52,6 +52,7 @@ bool Requests::handle(Session& session, const wire::Header& header, Body body, B
     case MessageType::kStat: return stat(session, header.request, body, answer);
     case MessageType::kList: return list(session, header.request, body, answer);
     case MessageType::kConfigure: return configure(session, header.request, body, answer);
+    case MessageType::kFetch:
     case MessageType::kHello:
     case MessageType::kRelease:
     case MessageType::kBye:

@@ -46,6 +46,7 @@ enum class EntryState : uint8_t {
   kDead = 3,      // chosen for eviction or removed: no new pins
   kStub = 4,      // an absent parent: children, but no bytes
   kReserved = 5,  // its slot is granted to a client, which may be filling it
+  kBelow = 6,     // its bytes are on disk only: it counts for a prefix, and can be read once it was fetched (kFetching, kLive)
   kFetching = 7,  // bytes are on their way from elsewhere; others may wait for them
 };
 
@@ -57,7 +58,7 @@ constexpr EntryState seq_state(uint64_t seq) { return static_cast<EntryState>(se
 
 enum EntryFlags : uint8_t {
   kInDram = 1 << 0,      // tiers that hold the bytes; a stub has none
-  kOnDisk = 1 << 1,      // (the disk tier, later)
+  kOnDisk = 1 << 1,      // set with kInDram: a copy is below. Whether there is one is for the node to know, this is a hint
   kDetached = 1 << 2,    // an ancestor was absent when this was committed. A hint: not cleared when the ancestor arrives
   kSoleCopy = 1 << 3,    // no other node is known to hold it
   kDemote = 1 << 4,      // evict before others of its age
@@ -159,9 +160,15 @@ struct ControlHeader {
   uint32_t run;                           // of this incarnation: grows with each restart that kept the memory
   uint32_t check;                         // header_check(): a damaged header is not taken for another one
   alignas(64) std::atomic<uint32_t> now;  // Tick, advanced by the node: clients need no clock to touch a block
+  // The disk tier, all zero without one. `fetch_bell` grows whenever fetches have ended, well or not, after their entries
+  // say so: a futex that clients wait on, each wait with a deadline of its own. The other two are what the node expects of
+  // a fetch that is asked for now: what is queued before it, and then each KiB.
+  std::atomic<uint32_t> fetch_bell;
+  std::atomic<uint32_t> disk_wait_us;
+  std::atomic<uint32_t> disk_ns_per_kib;
 };
 static_assert(sizeof(ControlHeader) == 256 && offsetof(ControlHeader, lock_owner_pid) == 132);
-static_assert(offsetof(ControlHeader, check) == 140 && offsetof(ControlHeader, now) == 192);
+static_assert(offsetof(ControlHeader, check) == 140 && offsetof(ControlHeader, now) == 192 && offsetof(ControlHeader, fetch_bell) == 196);
 
 // Low half of XXH3-64 over the header's bytes before lock_owner_pid, and the run.
 uint32_t header_check(const ControlHeader& header);

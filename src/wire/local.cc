@@ -71,6 +71,11 @@ bool decode(std::span<const std::byte> body, NoteUseMessage* out) {
          cursor.read_text(fixed.stop_bytes, &out->stop);
 }
 
+bool decode(std::span<const std::byte> body, FetchMessage* out) {
+  Cursor cursor(body);
+  return cursor.read(&out->fixed) && out->fixed.count <= kMaxFetched && cursor.read_array(out->fixed.count, &out->digests);
+}
+
 bool decode_flush(std::span<const std::byte> body, std::string_view* alias) {
   Cursor cursor(body);
   Flush fixed;

@@ -60,6 +60,7 @@ enum class MessageType : uint16_t {
   kRelease = 12,    // an earlier session of this process has let go of all pins and slots
   kBye = 13,        // this session has; the node may free them at once
   kConfigure = 14,  // a setting's name and value -> what holds now
+  kFetch = 15,      // blocks that are on disk are wanted in DRAM -> for each whether it comes
   kAnswer = 0x8000,
 };
 
@@ -275,6 +276,29 @@ struct Configure {
 };
 static_assert(sizeof(Configure) == 8);
 
+// Asks that blocks which are on disk only (EntryState::kBelow) come to DRAM. Answered at once; that a block has come, or has
+// not, the client sees in shared memory, by its entry's state and by ControlHeader::fetch_bell.
+inline constexpr uint32_t kMaxFetched = 4096;  // blocks in one message
+struct Fetch {
+  uint64_t epoch = 0;
+  uint16_t slot = 0;
+  uint16_t part = 0;
+  uint32_t count = 0;
+  uint32_t budget_ms = 0;   // what has not come by then need not
+  uint32_t first_need = 0;  // of two with one budget the smaller comes first: block i has first_need + i
+  // then: Digest[count]; the answer is u32 count, u32 unused, then FetchCode (one byte) [count]
+};
+static_assert(sizeof(Fetch) == 24);
+enum class FetchCode : uint8_t {
+  kThere = 0,   // it is in DRAM
+  kComes = 1,   // it is on its way, for this request or another one's
+  kAbsent = 2,  // it is nowhere here, or the namespace was flushed
+  kBusy = 3,    // not now: too much is on its way, or waits to be written. Ask again when the bell rang
+  kNoRoom = 4,  // not now: all of DRAM is pinned, granted or on its way
+  kRefused = 5, // the device is not read at the moment: a miss for now
+};
+inline constexpr int kFetchCodes = 6;
+
 // Reads a packet from front to back. After a failed read every further one fails too, so that a decoder may check once
 // at its end. Copies, because a packet's bytes have no alignment to rely on.
 class Cursor {
@@ -381,6 +405,10 @@ struct RemoveMessage {
   Remove fixed;
   std::vector<Digest> digests;
 };
+struct FetchMessage {
+  Fetch fixed;
+  std::vector<Digest> digests;
+};
 struct NoteUseMessage {
   NoteUse fixed;
   std::string_view session, stop;
@@ -391,6 +419,7 @@ bool decode(std::span<const std::byte> body, CommitMessage* out);
 bool decode(std::span<const std::byte> body, GiveBackMessage* out);
 bool decode(std::span<const std::byte> body, RemoveMessage* out);
 bool decode(std::span<const std::byte> body, NoteUseMessage* out);
+bool decode(std::span<const std::byte> body, FetchMessage* out);
 bool decode_flush(std::span<const std::byte> body, std::string_view* alias);
 bool decode_configure(std::span<const std::byte> body, std::string_view* key, std::string_view* value);
 
