@@ -117,6 +117,7 @@ StatusOr<SpaceInfo> Pool::open_space(std::string_view alias, std::string_view re
   space->identity = *std::move(identity);
   space->ref = {static_cast<uint16_t>(free - spaces_.begin()), next_epoch_++};
   if (Status status = record_space(*space); !status.ok()) return status;
+  open_below(*space);
   for (const Part& part : space->identity.parts) {
     if (part.block_bytes > 0 && part.block_bytes <= slots_.extent_bytes()) slots_.declare(part.block_bytes);
   }
@@ -144,7 +145,8 @@ StatusOr<uint64_t> Pool::flush_space(std::string_view alias) {
   control_.space_words[slot].store(0, std::memory_order_seq_cst);
   space.flushed = true;
   if (ledger_ != nullptr) ledger_->erase_space(slot);
-  const uint64_t hidden = space.live_blocks;
+  const uint64_t hidden = space.live_blocks + space.below_blocks;
+  close_below(space);
   stats_.flushed += hidden;
   flushed_.push_back(slot);
   const auto free = std::find(spaces_.begin() + 1, spaces_.end(), nullptr);
@@ -157,6 +159,7 @@ StatusOr<uint64_t> Pool::flush_space(std::string_view alias) {
   next->identity = space.identity;
   next->epochs = space.epochs + 1;
   next->ref = {static_cast<uint16_t>(free - spaces_.begin()), next_epoch_++};
+  open_below(*next);
   if (!record_space(*next).ok()) return hidden;  // likewise once there is memory for its record
   control_.space_words[next->ref.slot].store(next->ref.epoch, std::memory_order_seq_cst);
   aliases_.emplace(next->alias, next->ref.slot);
@@ -168,7 +171,7 @@ std::vector<Pool::SpaceListing> Pool::spaces() const {
   std::vector<SpaceListing> list;
   for (const auto& [alias, slot] : aliases_) {
     const Space& space = *spaces_[slot];
-    list.push_back({alias, space.record, {space.ref, space.id, space.epochs}, space.live_blocks, space.live_bytes});
+    list.push_back({alias, space.record, {space.ref, space.id, space.epochs}, space.live_blocks, space.live_bytes, space.below_blocks});
   }
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.alias < b.alias; });
   return list;
@@ -275,6 +278,7 @@ EntryId Pool::take_entry() {
 }
 
 void Pool::free_entry(EntryId id) {
+  if (tier_ != nullptr) forget_copy(id);
   const uint64_t generation = seq_generation(entry(id).seq.load(std::memory_order_relaxed));
   entry(id).seq.store(make_seq(generation, EntryState::kFree), std::memory_order_seq_cst);
   private_[id] = {};
@@ -345,7 +349,7 @@ std::vector<EntryInfo> Pool::walk(uint16_t space, uint64_t* cursor, size_t limit
     index_.for_each(partition, [&](EntryId id) {
       ++examined;
       const EntryState s = state(id);
-      if (space_of_entry(id) != space || (s != EntryState::kLive && s != EntryState::kStub)) return;
+      if (space_of_entry(id) != space || (s != EntryState::kLive && s != EntryState::kStub && s != EntryState::kBelow)) return;
       if (seen++ < skip || full) return;
       if (found.size() == limit) {
         full = true;
@@ -374,11 +378,16 @@ PoolStats Pool::stats() const {
   }
   stats.quarantined_slots = quarantined_.size();
   stats.awaiting_unpin = held_.size();
-  stats.fetching = fetches_.size();
+  stats.fetching = fetches_.size() + disk_fetches_.size();
   stats.namespaces = aliases_.size();
   stats.sessions = sessions_.size();
   stats.metadata_bytes = memory_->control_memory().size() + memory_->touch_memory().size() +
-                         private_.capacity() * sizeof(PrivateEntry) + retention_->metadata_bytes() + slots_.metadata_bytes();
+                         private_.capacity() * sizeof(PrivateEntry) + retention_->metadata_bytes() + slots_.metadata_bytes() +
+                         below_.metadata_bytes();
+  stats.being_written = writes_.size();
+  stats.admission = admission_.stats();
+  stats.not_demoted[static_cast<int>(NotDemoted::kUnlikely)] = stats.admission.unlikely;
+  stats.not_demoted[static_cast<int>(NotDemoted::kOverBudget)] = stats.admission.over_budget;
   return stats;
 }
 

@@ -8,8 +8,10 @@
 //                  ...      the session fills the slot
 //                  commit() the entry gets its name and becomes LIVE: readers find it from now on
 //                  ...      evicted, removed, flushed or quarantined: the entry becomes DEAD, then, when no reader pins it,
-//                  free
-// The name of a block is (namespace, position digest, part). A parent that is not there becomes a stub.
+//                  free; or, with a tier below that takes it, BELOW: its bytes are on disk, its slot is free
+//                  fetch()  FETCHING, and LIVE again when the bytes have come
+// The name of a block is (namespace, position digest, part). A parent that is not there becomes a stub. A chain spans both
+// tiers: a block leaves DRAM after its children did, and the node after they left it.
 //
 // Nothing here blocks. Work that can be large (evicting behind the watermark, sweeping a flushed namespace, moving extents
 // between size classes) is done in bounded steps by maintain().
@@ -33,7 +35,10 @@
 #include "kvist/status.h"
 #include "kvist/types.h"
 #include "memory/slots.h"
+#include "pool/admission.h"
+#include "pool/below_table.h"
 #include "pool/change_feed.h"
+#include "pool/disk_tier.h"
 #include "pool/index.h"
 #include "pool/layout.h"
 #include "pool/pool_memory.h"
@@ -133,6 +138,28 @@ struct EntryInfo {
   uint32_t children = 0;
 };
 
+// What became of the wish to have a block of the disk in DRAM. As wire::FetchCode.
+enum class FetchResult : uint8_t { kThere, kComes, kAbsent, kBusy, kNoRoom, kRefused };
+inline constexpr int kFetchResults = 6;
+
+// Why a block that left DRAM was not written to the tier below.
+enum class NotDemoted : uint8_t {
+  kUnlikely,     // its policy does not expect it back
+  kOverBudget,   // as many bytes were written as may be
+  kBusy,         // the tier had no buffer or no segment for it
+  kDevice,       // no device takes writes
+  kNoEntries,    // the index is nearly full
+  kNoNamespace,  // the tier does not know its namespace
+  kFailed,       // it was accepted, but could not be written
+};
+inline constexpr int kNotDemotedReasons = 7;
+const char* not_demoted_name(NotDemoted reason);
+
+// How a fetch from disk ended.
+enum class FetchEnd : uint8_t { kCame, kLate, kBadBytes, kGone, kDevice, kUnwanted };
+inline constexpr int kFetchEnds = 6;
+const char* fetch_end_name(FetchEnd end);
+
 // Where a pinned block lies, for a reader that is not a local client.
 struct RemoteDescriptor {
   uint16_t arena = 0;
@@ -156,6 +183,19 @@ struct PoolStats {
            stubs_filled = 0, moved_blocks = 0, extents_moved = 0, over_pinned_sessions = 0, rechecks_skipped = 0;
   uint64_t unverified_blocks = 0;  // that crossed a restart and were not compared yet
   uint64_t metadata_bytes = 0;
+
+  // The tier below.
+  uint64_t below_blocks = 0, below_bytes = 0;  // that are there only
+  uint64_t being_written = 0;
+  uint64_t demoted = 0, demoted_bytes = 0;      // that left DRAM for the disk, written for it or before
+  uint64_t not_demoted[kNotDemotedReasons] = {};
+  uint64_t fetches[kFetchResults] = {};         // asked for, by the answer
+  uint64_t fetch_ends[kFetchEnds] = {};         // of those that were begun
+  uint64_t fetched_bytes = 0, fetching_bytes = 0;
+  uint64_t found_below = 0, not_found_below = 0;  // by disk_found(): taken, and not wanted
+  uint64_t below_lost = 0;      // on disk only, and lost with their segment or by a fault
+  uint64_t below_given_up = 0;  // to have entries for others
+  AdmissionStats admission;
 };
 
 // A session of a node that has ended, whose process lives.
@@ -234,6 +274,7 @@ class Pool {
     std::string alias, record;
     SpaceInfo info;
     uint64_t live_blocks = 0, live_bytes = 0;
+    uint64_t below_blocks = 0;  // on disk only
   };
   std::vector<SpaceListing> spaces() const;
   // Whether the epoch is still the namespace's: false after a flush.
@@ -282,6 +323,37 @@ class Pool {
   // Whether so many bytes may be read for this session's sake now, and if so, that they will be. Commits that are checked
   // count too.
   bool may_verify(SessionId session, uint64_t bytes);
+
+  // ---- the tier below ----
+
+  // Before anything is stored, or right after take_over(). Blocks that leave DRAM go there from now on, as far as `admission`
+  // lets them. null: no longer; all that was there only is gone.
+  void set_disk(DiskTier* tier, const AdmissionConfig& admission);
+  // Wants a block of the disk in DRAM by `until_ms`. The bytes come to a slot of its own, for which others may be evicted.
+  // `need`: see DiskTier::Read.
+  FetchResult fetch(SpaceRef space, const Digest& digest, uint16_t part, uint64_t until_ms, uint32_t need);
+  // Whether fetches ended since this was last asked: their entries say how, and ControlHeader::fetch_bell has grown. Whoever
+  // waits on that word is to be woken.
+  bool take_fetch_bell() { return std::exchange(bell_rung_, false); }
+  // What a fetch is expected to take, for clients to read.
+  void tell_disk_speed(uint32_t wait_us, uint32_t ns_per_kib);
+  // Writes blocks of DRAM that have no copy below, about `bytes` of them, from *cursor (0 to begin) on; sets *cursor to
+  // continue with, 0 at the end. They stay where they are. Stops early where the tier has no room for now. Returns how many.
+  uint32_t copy_below(EntryId* cursor, uint64_t bytes);
+
+  // What the tier tells. Outcomes of write() and read():
+  void disk_written(uint64_t tag, StatusCode code, uint64_t location, uint32_t length);
+  void disk_read(uint64_t tag, StatusCode code);
+  // A record of before, when the tier is opened; its namespace is open. False: it is not wanted.
+  bool disk_found(const DiskTier::Record& record, uint64_t location);
+  // A segment is collected: which of its records are worth keeping. The others are gone when this returns.
+  struct DiskRecord {
+    DiskTier::Record record;
+    uint64_t location = 0;
+  };
+  void disk_choose(std::span<const DiskRecord> records, std::vector<bool>* keep);
+  void disk_moved(const DiskTier::Record& record, uint64_t from, uint64_t to);
+  void disk_lost(const DiskTier::Record& record, uint64_t from);
 
   // ---- looking ----
 
@@ -366,6 +438,8 @@ class Pool {
   // pool.cc: namespaces, sessions, the life of entries
   Space* space_of(SpaceRef ref) const;
   Status record_space(const Space& space);
+  void open_below(Space& space);
+  void close_below(Space& space);
   Entry& entry(EntryId id) const { return control_.entries[id]; }
   EntryState state(EntryId id) const { return seq_state(entry(id).seq.load(std::memory_order_relaxed)); }
   Digest digest_of(EntryId id) const;
@@ -405,13 +479,16 @@ class Pool {
 
   // pool_evict.cc: taking blocks away
   uint32_t evict_batch(uint32_t want, uint32_t budget);
+  bool spare_for_children(EntryId x) const;
+  bool may_follow(EntryId parent) const;
   bool collect_victim(EntryId x, Tick tick);
   void settle_victims();
   void revive(Victim& victim);
   void finish_victim(const Victim& victim);
   void kill(EntryId id, bool quarantine);
   void orphan(EntryId parent, Tick tick);
-  void drop_stub_if_childless(EntryId id, Tick tick);
+  void settle_stub(EntryId id, Tick tick);
+  void unlink_stub(EntryId id);
   void hold_slot(EntryId id, uint64_t generation, uint64_t offset, bool quarantine);
   void settle_held_slots();
   void return_slot(uint64_t offset, bool quarantine);
@@ -432,6 +509,34 @@ class Pool {
   void end_drain();
   void move_block(EntryId id);
   void expire_fetches();
+
+  // pool_disk.cc: the tier below
+  Below below(EntryId id) const;
+  void set_below(EntryId id, const Below& below);
+  // No child of it is in DRAM, or on its way there: it may leave DRAM itself.
+  bool is_leaf(EntryId id) const;
+  void adopt_below(EntryId parent);
+  void orphan_below(EntryId parent);
+  void raise_child(EntryId parent);
+  void lower_child(EntryId parent);
+  void account_below(EntryId id, int sign);
+  DiskTier::Record record_of(EntryId id) const;
+  uint32_t entries_kept_free() const { return control_.max_entries / 64; }
+  bool go_below(EntryId id);
+  bool write_below(EntryId id, Below* below);
+  bool not_demoted(NotDemoted reason);
+  void become_below(EntryId id, const Below& below);
+  void forget_copy(EntryId id);
+  void lose_below(EntryId id);
+  void leave_stub(EntryId id);
+  void below_to_stub(EntryId id);
+  void settle_copy(EntryId id, bool stored);
+  void set_on_disk(EntryId id, bool on_disk);
+  void end_fetch(EntryId id, FetchEnd end);
+  bool take_found(EntryId id, const DiskTier::Record& record, uint64_t location);
+  EntryId entry_at(const DiskTier::Record& record, uint64_t location) const;
+  bool spare_entries();
+  void ring_fetch_bell();
 
   PoolConfig config_;
   PoolMemory* memory_;
@@ -482,6 +587,19 @@ class Pool {
   std::unordered_map<uint64_t, RemotePinState> remote_pins_;
   uint64_t next_remote_pin_ = 1;
   std::unordered_map<EntryId, FetchState> fetches_;
+
+  DiskTier* tier_ = nullptr;  // null: none
+  Admission admission_;
+  BelowTable below_;
+  std::unordered_map<uint64_t, EntryId> writes_;        // that the tier has not ended, by tag
+  std::unordered_map<EntryId, bool> disk_fetches_;      // under way; whether the block was removed meanwhile
+  std::unordered_map<uint32_t, uint16_t> disk_spaces_;  // the tier's numbers of namespaces: their slots
+  uint64_t next_write_ = 1;
+  uint64_t victim_bytes_ = 0;      // of the batch that is being collected
+  bool may_lose_parents_ = false;  // there is nothing else to evict
+  Tick residence_ = ~Tick{0};      // how long what the disk gives up was not used, on average; until then: for ever
+  EntryId spare_at_ = 1;
+  bool bell_rung_ = false;
   std::vector<uint64_t> expired_waiters_;
 
   PoolStats stats_;

@@ -199,6 +199,7 @@ class Pool::Attacher {
       case EntryState::kLive:
       case EntryState::kStub:
       case EntryState::kFetching:
+      case EntryState::kBelow:  // what lies below is found again by whoever opens it, and fills the stub
         if (check_holds(id)) return judge_named(id);
         break;
       case EntryState::kReserved:
@@ -314,7 +315,7 @@ class Pool::Attacher {
     const uint32_t depth_flags = old(id).depth_flags.load(std::memory_order_relaxed);
     uint64_t generation = seq_generation(seq_of(old(id)));
     if (live) {
-      fresh.depth_flags.store(depth_flags | kUnverified, std::memory_order_relaxed);
+      fresh.depth_flags.store((depth_flags & ~uint32_t{kOnDisk}) | kUnverified, std::memory_order_relaxed);
     } else {
       // What was LIVE here may be pinned: as a stub it has another generation.
       generation += seq_state(seq_of(old(id))) == EntryState::kStub ? 0 : 1;

@@ -9,6 +9,11 @@
 #include "pool/pool_state.h"
 
 namespace kvist {
+namespace {
+
+constexpr uint64_t kDemotedAtOnce = 4 << 20;  // bytes of a batch that may have to be copied to the tier below
+
+}  // namespace
 
 // ---- eviction -----------------------------------------------------------------------------------------------------
 
@@ -22,7 +27,10 @@ uint32_t Pool::evict_batch(uint32_t want, uint32_t budget) {
   for (int round = 0; round < 2; ++round) {
     uint32_t skipped = 0;
     const uint64_t revived_before = stats_.evict_revived;
+    may_lose_parents_ = round > 0;
+    victim_bytes_ = 0;
     while (victims_.size() < want && budget > 0 && skipped <= retention_->listed()) {
+      if (tier_ != nullptr && victim_bytes_ >= kDemotedAtOnce) break;
       Tick tick = 0;
       const EntryId x = retention_->take(now_, &budget, &tick);
       if (x == kNoEntry) break;
@@ -39,22 +47,39 @@ uint32_t Pool::evict_batch(uint32_t want, uint32_t budget) {
   return static_cast<uint32_t>(stats_.evicted - evicted_before);
 }
 
+// What is on disk only below a block is of no use without it. Where the disk is behind with writing, such a block waits in
+// DRAM, as long as there are others to evict.
+bool Pool::spare_for_children(EntryId x) const {
+  if (tier_ == nullptr || may_lose_parents_) return false;
+  const Below has = below(x);
+  return has.children > 0 && has.location == 0 &&
+         tier_->room(victim_bytes_ + entry(x).length.load(std::memory_order_relaxed)) == DiskTier::Room::kBusy;
+}
+
+// Whether the block may be a victim of the same batch as its child: it loses the child when that is marked. Any other parent
+// loses it once it is known what becomes of it; a stub would go with it too soon.
+bool Pool::may_follow(EntryId parent) const {
+  return parent != kNoEntry && (state(parent) == EntryState::kLive || state(parent) == EntryState::kDead);
+}
+
 bool Pool::collect_victim(EntryId x, Tick tick) {
   const uint32_t filter_bit = pin_filter_bit(x);
-  if (private_[x].is_tip != 0 || (pinned_filter_[filter_bit / 64] >> (filter_bit % 64) & 1) != 0) {
+  if (private_[x].is_tip != 0 || (pinned_filter_[filter_bit / 64] >> (filter_bit % 64) & 1) != 0 ||
+      spare_for_children(x)) {
     retention_->add(x, now_, Retention::How::kKept);
     return false;
   }
   Entry& e = entry(x);
   const uint64_t seq = e.seq.load(std::memory_order_relaxed);
-  assert(seq_state(seq) == EntryState::kLive && private_[x].children == 0);
+  assert(seq_state(seq) == EntryState::kLive && is_leaf(x));
   mark_dead(e, seq);
+  victim_bytes_ += e.length.load(std::memory_order_relaxed);
   victims_.push_back({x, seq, tick, false});
   index_.prefetch(digest_of(x), part_of_entry(x));  // for finish_victim()
   const EntryId parent = e.parent.load(std::memory_order_relaxed);
-  if (parent == kNoEntry) return true;
+  if (!may_follow(parent)) return true;
   private_[parent].drop_child();
-  if (private_[parent].children == 0 && state(parent) == EntryState::kLive) {
+  if (state(parent) == EntryState::kLive && is_leaf(parent)) {
     // It was needed for as long as its child was.
     const Tick last = std::max(touched(parent), tick);
     memory_->touch()[parent].store(last, std::memory_order_relaxed);
@@ -95,53 +120,80 @@ void Pool::settle_victims() {
 void Pool::revive(Victim& victim) {
   ++stats_.evict_revived;
   entry(victim.id).seq.store(victim.seq, std::memory_order_seq_cst);
-  if (private_[victim.id].children == 0) retention_->add(victim.id, now_, Retention::How::kKept);
+  if (is_leaf(victim.id)) retention_->add(victim.id, now_, Retention::How::kKept);
   const EntryId parent = entry(victim.id).parent.load(std::memory_order_relaxed);
-  if (parent == kNoEntry) return;
+  if (!may_follow(parent)) return;
   adopt(parent);
   for (Victim& other : victims_) other.pinned |= other.id == parent;
 }
 
 void Pool::finish_victim(const Victim& victim) {
   ++stats_.evicted;
+  const uint64_t offset = location_offset(entry(victim.id).location.load(std::memory_order_relaxed));
+  if (tier_ != nullptr && go_below(victim.id)) {
+    return_slot(offset, false);
+    return;
+  }
   record_change(ChangeKind::kRemoved, victim.id);
   account_live(victim.id, -1);
-  index_.erase(digest_of(victim.id), part_of_entry(victim.id), victim.id);
-  const EntryId parent = entry(victim.id).parent.load(std::memory_order_relaxed);
-  const uint64_t offset = location_offset(entry(victim.id).location.load(std::memory_order_relaxed));
   retention_->gone(victim.id, true);
-  free_entry(victim.id);
+  const EntryId parent = entry(victim.id).parent.load(std::memory_order_relaxed);
+  if (private_[victim.id].children > 0) {
+    leave_stub(victim.id);
+  } else {
+    index_.erase(digest_of(victim.id), part_of_entry(victim.id), victim.id);
+    free_entry(victim.id);
+  }
   return_slot(offset, false);
-  if (parent != kNoEntry) drop_stub_if_childless(parent, victim.tick);
+  if (parent != kNoEntry && !may_follow(parent)) orphan(parent, victim.tick);
 }
 
 // ---- removal ------------------------------------------------------------------------------------------------------
 
-// `parent` has one child less.
+// `parent` has one child less. A stub goes with its last child, and may take the stubs above it along. One that has nothing
+// but children on disk left does not count for the block above it, which could never leave DRAM otherwise.
 void Pool::orphan(EntryId parent, Tick tick) {
-  private_[parent].drop_child();
-  if (private_[parent].children > 0) return;
-  if (state(parent) == EntryState::kLive) {
-    retention_->add(parent, touched(parent), Retention::How::kInTurn);
-  } else {
-    drop_stub_if_childless(parent, tick);
+  Tick used = touched(parent);
+  while (parent != kNoEntry) {
+    private_[parent].drop_child();
+    if (state(parent) == EntryState::kLive && is_leaf(parent)) retention_->add(parent, used, Retention::How::kInTurn);
+    if (state(parent) != EntryState::kStub || !is_leaf(parent)) return;
+    const EntryId above = entry(parent).parent.load(std::memory_order_relaxed);
+    if (private_[parent].children > 0) {
+      unlink_stub(parent);
+    } else {
+      index_.erase(digest_of(parent), part_of_entry(parent), parent);
+      free_entry(parent);
+      --stats_.stubs;
+    }
+    parent = above;
+    if (parent != kNoEntry) used = std::max(touched(parent), tick);
   }
 }
 
-// A stub goes with its last child, and may take the stubs above it along.
-void Pool::drop_stub_if_childless(EntryId id, Tick tick) {
-  while (id != kNoEntry && state(id) == EntryState::kStub && private_[id].children == 0) {
-    const EntryId parent = entry(id).parent.load(std::memory_order_relaxed);
+// It keeps its name and its children; the chain above it is told by orphan().
+void Pool::unlink_stub(EntryId id) {
+  Entry& e = entry(id);
+  set_field(e.parent, kNoEntry);
+  set_field(e.depth_flags, e.depth_flags.load(std::memory_order_relaxed) | kDetached);
+  write_check(id);
+}
+
+// After something below a stub went, if `id` is one: as orphan() says.
+void Pool::settle_stub(EntryId id, Tick tick) {
+  if (id == kNoEntry || state(id) != EntryState::kStub || !is_leaf(id)) return;
+  const EntryId above = entry(id).parent.load(std::memory_order_relaxed);
+  if (private_[id].children > 0) {
+    if (above == kNoEntry) return;
+    unlink_stub(id);
+  } else {
     index_.erase(digest_of(id), part_of_entry(id), id);
     free_entry(id);
     --stats_.stubs;
-    if (parent == kNoEntry) return;
-    private_[parent].drop_child();
-    if (private_[parent].children == 0 && state(parent) == EntryState::kLive) {
-      retention_->add(parent, std::max(touched(parent), tick), Retention::How::kInTurn);
-    }
-    id = parent;
   }
+  if (above == kNoEntry) return;
+  memory_->touch()[above].store(std::max(touched(above), tick), std::memory_order_relaxed);
+  orphan(above, tick);
 }
 
 // Makes a live block unreachable now; an inner one leaves a stub. The caller settles held slots when it is done.
@@ -154,7 +206,15 @@ void Pool::kill(EntryId id, bool quarantine) {
   account_live(id, -1);
   hold_slot(id, generation, location_offset(e.location.load(std::memory_order_relaxed)), quarantine);
   const EntryId parent = e.parent.load(std::memory_order_relaxed);
+  if (tier_ != nullptr) forget_copy(id);
   if (private_[id].children > 0) {
+    if (is_leaf(id)) {  // all of them are on disk
+      retention_->remove(id);
+      retention_->gone(id, false);
+      if (parent != kNoEntry) orphan(parent, touched(id));
+      leave_stub(id);
+      return;
+    }
     e.seq.store(make_seq(generation + 1, EntryState::kWriting), std::memory_order_seq_cst);
     set_field(e.location, kNoLocation);
     set_field(e.length, 0);
@@ -185,11 +245,20 @@ Status Pool::remove(SpaceRef ref, const Digest& digest, uint16_t part) {
 void Pool::remove(SpaceRef ref, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> codes) {
   const bool open = space_of(ref) != nullptr;
   for (size_t i = 0; i < digests.size(); ++i) {
-    const EntryId id = find(ref, digests[i], part);
-    codes[i] = !open ? StatusCode::kFailedPrecondition : id == kNoEntry ? StatusCode::kNotFound : StatusCode::kOk;
-    if (id == kNoEntry) continue;
-    kill(id, false);
+    constexpr uint32_t kHere = state_bit(EntryState::kLive) | state_bit(EntryState::kBelow);
+    const EntryId id = !open ? kNoEntry : index_.find(ref.slot, digests[i], part, kHere | state_bit(EntryState::kFetching));
+    const bool there = id != kNoEntry && (state(id) != EntryState::kFetching || disk_fetches_.contains(id));
+    codes[i] = !open ? StatusCode::kFailedPrecondition : there ? StatusCode::kOk : StatusCode::kNotFound;
+    if (!there) continue;
     ++stats_.removed;
+    if (state(id) == EntryState::kLive) {
+      kill(id, false);
+    } else if (state(id) == EntryState::kBelow) {
+      forget_copy(id);
+      lose_below(id);
+    } else {
+      disk_fetches_[id] = true;  // it goes when it comes
+    }
   }
   settle_held_slots();
 }

@@ -21,6 +21,7 @@ bool Pool::maintain() {
   expire_fetches();
   retention_->maintain(now_);
   bool more = sweep_flushed();
+  if (tier_ != nullptr) more |= spare_entries();
   if (draining_ != kNoExtent) more |= drain_step();
   return keep_free() || more;
 }
@@ -66,7 +67,14 @@ bool Pool::sweep_flushed() {
   const auto swept = [&](uint16_t slot) { return std::find(flushed_.begin(), flushed_.end(), slot) != flushed_.end(); };
   const EntryId end = std::min(sweep_at_ + kScanned, fresh_);
   for (; sweep_at_ < end; ++sweep_at_) {
-    if (state(sweep_at_) == EntryState::kLive && swept(space_of_entry(sweep_at_))) kill(sweep_at_, false);
+    const EntryState s = state(sweep_at_);
+    if ((s != EntryState::kLive && s != EntryState::kBelow) || !swept(space_of_entry(sweep_at_))) continue;
+    if (s == EntryState::kLive) {
+      kill(sweep_at_, false);
+    } else {
+      forget_copy(sweep_at_);
+      lose_below(sweep_at_);
+    }
   }
   settle_held_slots();
   if (sweep_at_ < fresh_) return true;
@@ -75,9 +83,10 @@ bool Pool::sweep_flushed() {
   // entry waits for the next pass.
   for (size_t i = flushed_.size(); i-- > 0;) {
     Space& space = *spaces_[flushed_[i]];
-    const bool fetching = std::any_of(fetches_.begin(), fetches_.end(),
-                                      [&](const auto& fetch) { return space_of_entry(fetch.first) == space.ref.slot; });
-    if (space.live_blocks > 0 || fetching) continue;
+    const auto is_of_space = [&](const auto& fetch) { return space_of_entry(fetch.first) == space.ref.slot; };
+    const bool fetching = std::any_of(fetches_.begin(), fetches_.end(), is_of_space) ||
+                          std::any_of(disk_fetches_.begin(), disk_fetches_.end(), is_of_space);
+    if (space.live_blocks > 0 || space.below_blocks > 0 || fetching) continue;
     spaces_[flushed_[i]].reset();
     flushed_.erase(flushed_.begin() + static_cast<ptrdiff_t>(i));
   }

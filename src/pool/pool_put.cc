@@ -179,7 +179,7 @@ bool Pool::bytes_match(Session& session, const CommitRecord& record) {
 // Counts a child of `parent`, which is then no leaf.
 void Pool::adopt(EntryId parent) {
   if (parent == kNoEntry) return;
-  if (private_[parent].children == 0 && state(parent) == EntryState::kLive) retention_->remove(parent);
+  if (state(parent) == EntryState::kLive && is_leaf(parent)) retention_->remove(parent);
   private_[parent].add_child();
 }
 
@@ -217,7 +217,7 @@ CommitCode Pool::link_parent(SpaceRef ref, const CommitRecord& record, EntryId c
     const uint32_t depth = entry(found).depth_flags.load(std::memory_order_relaxed) >> 8;
     if (depth + 1 != record.depth) return CommitCode::kBadBlock;
   }
-  const bool resident = found != kNoEntry && state(found) == EntryState::kLive;
+  const bool resident = found != kNoEntry && (state(found) == EntryState::kLive || state(found) == EntryState::kBelow);
   if (!resident && (record.flags & kStrictParent) != 0) return CommitCode::kParentAbsent;
   *parent = found != kNoEntry ? found : make_stub(ref, record.parent, record.part, record.depth - 1);
   return *parent == kNoEntry ? CommitCode::kNoEntries : CommitCode::kStored;
@@ -251,7 +251,7 @@ void Pool::tell_birth(EntryId id, EntryId parent, Tick now) {
 void Pool::make_live(EntryId id, EntryId parent) {
   account_live(id, 1);
   tell_birth(id, parent, now_);
-  if (private_[id].children == 0) retention_->add(id, now_, Retention::How::kNew);
+  if (is_leaf(id)) retention_->add(id, now_, Retention::How::kNew);
   if (parent != kNoEntry) memory_->touch()[parent].store(now_, std::memory_order_relaxed);
   record_change(ChangeKind::kAdded, id);
 }
@@ -275,7 +275,8 @@ CommitCode Pool::commit(SessionId session_id, SpaceRef ref, const CommitRecord& 
     if (evict_batch(1, 1u << 20) == 0) return done(CommitCode::kNoEntries);
   }
   EntryId target = index_.find(ref.slot, record.digest, record.part, kNamed);
-  if (target != kNoEntry && state(target) != EntryState::kStub) {
+  const bool below = target != kNoEntry && state(target) == EntryState::kBelow;
+  if (target != kNoEntry && state(target) != EntryState::kStub && !below) {
     // There, or being fetched: somebody's bytes are as good as these.
     memory_->touch()[target].store(now_, std::memory_order_relaxed);
     follow_tip(session, entry(target).parent.load(std::memory_order_relaxed), target);
@@ -285,8 +286,15 @@ CommitCode Pool::commit(SessionId session_id, SpaceRef ref, const CommitRecord& 
     return done(CommitCode::kBadBlock);
   }
   if (!bytes_match(session, record)) return done(CommitCode::kBadChecksum);
+  CommitRecord stored = record;
+  if (below) {
+    // These bytes are in DRAM already: the disk need not be read. The block is here, so its parent need not be.
+    below_to_stub(target);
+    stored.flags &= static_cast<uint8_t>(~kStrictParent);
+  }
   const CommitCode code =
-      target == kNoEntry ? commit_new(session, ref, record) : commit_into_stub(session, ref, record, target);
+      target == kNoEntry ? commit_new(session, ref, stored) : commit_into_stub(session, ref, stored, target);
+  if (below) settle_copy(target, code == CommitCode::kStored);
   if (code == CommitCode::kStored) stats_.stored_bytes += record.length;
   return done(code);
 }
@@ -318,7 +326,7 @@ CommitCode Pool::commit_new(Session& session, SpaceRef ref, const CommitRecord& 
   const EntryId id = record.id;
   if (!index_.insert(record.digest, record.part, id)) {
     ++stats_.index_full;
-    if (parent != kNoEntry) drop_stub_if_childless(parent, now_);
+    if (parent != kNoEntry) settle_stub(parent, now_);
     return CommitCode::kNoEntries;
   }
   delist_grant(session, id);
@@ -339,7 +347,7 @@ CommitCode Pool::commit_into_stub(Session& session, SpaceRef ref, const CommitRe
   const CommitCode code = link_parent(ref, record, stub, &parent);
   private_[stub].drop_child();
   if (code != CommitCode::kStored) {
-    drop_stub_if_childless(stub, now_);
+    settle_stub(stub, now_);
     return code;
   }
   const EntryId old_parent = entry(stub).parent.load(std::memory_order_relaxed);
@@ -362,7 +370,7 @@ CommitCode Pool::commit_into_stub(Session& session, SpaceRef ref, const CommitRe
 
 uint8_t Pool::flags_under(EntryId parent, uint32_t depth) const {
   if (depth == 0) return kInDram;
-  const bool attached = parent != kNoEntry && state(parent) == EntryState::kLive &&
+  const bool attached = parent != kNoEntry && (state(parent) == EntryState::kLive || state(parent) == EntryState::kBelow) &&
                         (entry(parent).depth_flags.load(std::memory_order_relaxed) & kDetached) == 0;
   return static_cast<uint8_t>(kInDram | (attached ? 0 : kDetached));
 }

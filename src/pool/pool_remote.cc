@@ -62,7 +62,11 @@ StatusOr<Pool::Fetch> Pool::begin_fetch(SpaceRef ref, const CommitRecord& name, 
     return invalid_argument("no block can have this name");
   EntryId target = index_.find(ref.slot, name.digest, name.part, kNamed);
   if (target != kNoEntry && state(target) == EntryState::kLive) return Fetch{Fetch::Kind::kThere, {}};
+  if (target != kNoEntry && state(target) == EntryState::kBelow) {
+    return failed_precondition("the block is on this node's disk: fetch() brings it");
+  }
   if (target != kNoEntry && state(target) == EntryState::kFetching) {
+    if (disk_fetches_.contains(target)) return failed_precondition("the block is on its way from this node's disk");
     std::vector<uint64_t>& waiters = fetches_[target].waiters;
     if (waiters.size() >= kMaxWaiters) return resource_exhausted("too many wait for this block already");
     waiters.push_back(waiter);
@@ -98,7 +102,7 @@ StatusOr<Pool::Fetch> Pool::begin_fetch(SpaceRef ref, const CommitRecord& name, 
   }
   if (code != CommitCode::kStored) {
     slots_.free(*offset);
-    if (stub) drop_stub_if_childless(target, now_);
+    if (stub) settle_stub(target, now_);
     return code == CommitCode::kBadBlock ? invalid_argument("the parent is at another depth")
                                          : resource_exhausted("no entry is free for this block");
   }
@@ -121,8 +125,10 @@ std::vector<uint64_t> Pool::finish_fetch(EntryId id, uint32_t generation, bool a
   Entry& e = entry(id);
   const uint64_t seq = e.seq.load(std::memory_order_relaxed);
   if (seq_state(seq) != EntryState::kFetching || static_cast<uint32_t>(seq_generation(seq)) != generation) return {};
-  std::vector<uint64_t> waiters = std::move(fetches_[id].waiters);
-  fetches_.erase(id);
+  const auto found = fetches_.find(id);
+  if (found == fetches_.end()) return {};  // of the tier below
+  std::vector<uint64_t> waiters = std::move(found->second.waiters);
+  fetches_.erase(found);
   const uint64_t offset = location_offset(e.location.load(std::memory_order_relaxed));
   const uint32_t length = e.length.load(std::memory_order_relaxed);
   // Whatever crossed a wire is verified before anybody can see it.
@@ -149,7 +155,7 @@ std::vector<uint64_t> Pool::finish_fetch(EntryId id, uint32_t generation, bool a
   write_check(id);
   e.seq.store(make_seq(full, EntryState::kStub), std::memory_order_seq_cst);
   ++stats_.stubs;
-  drop_stub_if_childless(id, now_);
+  settle_stub(id, now_);
   return waiters;
 }
 
