@@ -162,6 +162,12 @@ class Store {
   // record.at and record.generation are ignored.
   Status write(const Record& record, std::span<const ConstRange> from, uint64_t tag);
   uint64_t largest_record() const;
+  // Whether so many bytes would be taken now: kBusy: perhaps, with less than half of the writes' buffers or no free segment
+  // left; kNone: no directory takes writes.
+  enum class WriteRoom : uint8_t { kFree, kBusy, kNone };
+  WriteRoom write_room(uint64_t bytes) const;
+  // Of a segment that is collected, bytes that may be written again.
+  uint64_t most_kept() const { return static_cast<uint64_t>(options_.reinsert_share * static_cast<double>(segment_bytes_)); }
   // Sends what waits for more to come.
   void flush_writes();
 
@@ -170,6 +176,12 @@ class Store {
   Status read(const ReadRequest& request);
   // When a read would be done, in ns from now; ~0: it would not (segment gone, device bypassed).
   uint64_t predict_ns(Location at, uint32_t length) const;
+  // The same for what lies spread over all directories that are read: until the first byte of a read that is asked for now,
+  // and for each byte then. Zero where none is.
+  struct ReadSpeed {
+    double wait_ns = 0, ns_per_byte = 0;
+  };
+  ReadSpeed read_speed() const;
 
   // The owner does not want it any more.
   void drop(Location at, uint32_t length);

@@ -64,6 +64,24 @@ uint64_t Store::predict_ns(Location at, uint32_t length) const {
   return directory.health.may_read() ? directory.health.predict_ns(length, directory.read_bytes) : ~uint64_t{0};
 }
 
+Store::ReadSpeed Store::read_speed() const {
+  constexpr uint64_t kMiB = 1 << 20;
+  ReadSpeed speed;
+  double bytes_per_ns = 0, able = 0;
+  for (const auto& directory : directories_) {
+    if (!directory->health.may_read()) continue;
+    const auto wait = static_cast<double>(directory->health.predict_ns(0, directory->read_bytes));
+    const auto of_mib = static_cast<double>(directory->health.predict_ns(kMiB, directory->read_bytes)) - wait;
+    speed.wait_ns += wait;
+    bytes_per_ns += kMiB / std::max(of_mib, 1.0);
+    ++able;
+  }
+  if (able == 0) return speed;
+  speed.wait_ns /= able;
+  speed.ns_per_byte = 1 / bytes_per_ns;
+  return speed;
+}
+
 void Store::pump_reads(Directory& directory) {
   while (!directory.queue.empty() && directory.reads_in_flight < options_.read_depth) {
     ReadOp& op = *directory.queue.begin()->second;

@@ -42,6 +42,18 @@ Status Store::write(const Record& record, std::span<const ConstRange> from, uint
   return write_record(record, from, tag, nullptr);
 }
 
+Store::WriteRoom Store::write_room(uint64_t bytes) const {
+  bool able = false, segment = false;
+  for (const auto& directory : directories_) {
+    if (!directory->health.may_write()) continue;
+    able = true;
+    segment |= directory->open != nullptr || room(*directory) > 1;
+  }
+  if (!able || closing_) return WriteRoom::kNone;
+  const uint64_t limit = (options_.buffer_bytes / 2 - 2 * kGroupBytes) / 2;
+  return segment && staged_bytes_ + bytes <= limit ? WriteRoom::kFree : WriteRoom::kBusy;
+}
+
 // Those that take writes, the least loaded first; of idle ones the one that got the least for its capacity.
 std::vector<Store::Directory*> Store::directories_for_write(Status* why_not) {
   std::vector<Directory*> able;

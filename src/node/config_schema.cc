@@ -92,6 +92,7 @@ constexpr uint64_t kTiB = uint64_t{1} << 40;
 
 using O = NodeOptions;
 using D = DomainOptions;
+using K = DiskOptions;
 using L = SessionLimits;
 using T = ConfigType;
 
@@ -139,6 +140,31 @@ constexpr std::array kKeys = {
               put<&O::retention>, look<&O::retention>},
     ConfigKey{"pool", "domains", T::kDomains, "NAME=SIZE[,token-file=PATH][,max-blocks=N]", "", "none", 0, 0, 1, nullptr,
               "--domain", false, "Further tenants' pools; the flag may be repeated", put_domains, look_domains},
+
+    // The tier below.
+    text_key("disk", "directories", "DIR[,DIR]", "none: DRAM alone", "--disk",
+         "Where blocks go that leave DRAM: directories on devices of their own, of the default domain",
+         put<&O::disk, &K::directories>, look<&O::disk, &K::directories>),
+    ConfigKey{"disk", "capacity", T::kSize, "SIZE", "0B", "none: it has to be given with disk.directories", 0, 4096 * kTiB, 1, nullptr,
+              "--disk-capacity", false, "Bytes of files in all these directories together; see docs/operations.md for how many",
+              put<&O::disk, &K::capacity_bytes>, look<&O::disk, &K::capacity_bytes>},
+    ConfigKey{"disk", "admit", T::kChoice, "likely|all", "likely", nullptr, 0, 1, 1, "likely|all", nullptr, false,
+              "What is written when it leaves DRAM: what its retention policy expects back (lru expects everything), or all of it",
+              put<&O::disk, &K::admit>, look<&O::disk, &K::admit>},
+    ConfigKey{"disk", "write_rate", T::kSize, "SIZE", "0B", nullptr, 0, kTiB, 1, nullptr, nullptr, false,
+              "Bytes a second that may be written for it, on average over a minute; the least likely are dropped first. 0: as many as come",
+              put<&O::disk, &K::write_bytes_per_second>, look<&O::disk, &K::write_bytes_per_second>},
+    ConfigKey{"disk", "latency_budget", T::kDuration, "TIME", "2s", nullptr, kMs, kHour, kMs, nullptr, nullptr, false,
+              "A directory of which one transfer takes longer is bypassed until it works again",
+              put<&O::disk, &K::latency_budget>, look<&O::disk, &K::latency_budget>},
+    ConfigKey{"disk", "buffers", T::kSize, "SIZE", "64MiB", nullptr, uint64_t{16} << 20, kTiB, 1, nullptr, nullptr, false,
+              "Memory for transfers; a block may be an eighth of it", put<&O::disk, &K::buffer_bytes>, look<&O::disk, &K::buffer_bytes>},
+    ConfigKey{"disk", "direct", T::kChoice, "auto|off|require", "auto", nullptr, 0, 2, 1, "auto|off|require", nullptr, false,
+              "O_DIRECT: auto where the file system has it, and the reason is said where not",
+              put<&O::disk, &K::direct>, look<&O::disk, &K::direct>},
+    ConfigKey{"disk", "io", T::kChoice, "auto|ring|threads", "auto", nullptr, 0, 2, 1, "auto|ring|threads", nullptr, false,
+              "How files are read and written: io_uring, or threads where it is not allowed; ring: the node does not start without it",
+              put<&O::disk, &K::io>, look<&O::disk, &K::io>},
 
     // Where clients connect.
     text_key("socket", "path", "PATH", "$KVIST_SOCKET, else $XDG_RUNTIME_DIR/kvist.sock, else /run/kvist/node.sock", "--socket",

@@ -81,9 +81,15 @@ PoolConfig pool_config(const DomainOptions& options, const NodeOptions& node) {
   PoolConfig config;
   config.capacity_bytes = options.memory_bytes;
   config.max_blocks = options.max_blocks;
+  // What is on disk only has an entry too.
+  const bool has_disk = options.name.empty() && !node.disk.directories.empty();
+  const uint64_t bytes = options.memory_bytes + (has_disk ? node.disk.capacity_bytes : 0);
+  if (config.max_blocks == 0 && has_disk && options.block_bytes == 0) {
+    config.max_blocks = static_cast<uint32_t>(std::clamp<uint64_t>(bytes / (16 << 10), 64 << 10, kMaxEntries - 1));
+  }
   if (config.max_blocks == 0 && options.block_bytes != 0) {
     // A quarter more than blocks that fit, for stubs and for slots that are granted or wait for readers.
-    const uint64_t blocks = options.memory_bytes / options.block_bytes;
+    const uint64_t blocks = bytes / options.block_bytes;
     config.max_blocks = static_cast<uint32_t>(std::clamp<uint64_t>(blocks + blocks / 4, 16 << 10, kMaxEntries));
   }
   config.recheck_one_in = node.recheck_one_in;

@@ -25,6 +25,8 @@
 
 namespace kvist {
 
+class DiskStore;
+
 class Domain {
  public:
   // Makes tables and address space; the arena has no pages yet. kResourceExhausted, kInvalidArgument. With a store, the
@@ -43,6 +45,9 @@ class Domain {
   bool accepts(std::string_view token) const;
 
   Pool& pool() { return *pool_; }
+  // The tier below, if it has one; the loop owns it.
+  DiskStore* disk() const { return disk_; }
+  void set_disk(DiskStore* disk) { disk_ = disk; }
   PoolMemory& memory() { return *memory_; }
   const PoolMemory& memory() const { return *memory_; }
 
@@ -94,6 +99,7 @@ class Domain {
   bool gathering_ = false;
   std::unique_ptr<PoolMemory> memory_;
   std::unique_ptr<Pool> pool_;
+  DiskStore* disk_ = nullptr;
   FileDescriptor control_fd_;
   Keeping keeping_{nullptr, ""};
   TakeOver taken_over_;

@@ -1,9 +1,13 @@
 #include "node/loop.h"
 
+#include <linux/futex.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -84,6 +88,21 @@ void Node::Loop::turn() {
   if (count > 0) read_clock();
   if (requests > 0) polling_.expect(now_ns_);
   maintain();
+  if (disk_ != nullptr) turn_disk();
+}
+
+// The tier below: what has ended, and what was asked of it in this turn.
+void Node::Loop::turn_disk() {
+  if (!disk_ready_ && !disk_->busy() && disk_->wait_ms() != 0) return;
+  disk_ready_ = false;
+  disk_->turn();
+  Domain& domain = *domains_[0];
+  if (domain.pool().take_fetch_bell()) {
+    // Not FUTEX_PRIVATE: those who wait are other processes. How many is not known, because they cannot write there.
+    auto* bell = reinterpret_cast<uint32_t*>(&domain.memory().control().header->fetch_bell);
+    ::syscall(SYS_futex, bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
+  sessions_->closes_done(domain, {now_ns_ / kNsPerMs, now_ns_ / kNsPerMs / Sessions::kActiveWindowMs});
 }
 
 void Node::Loop::maintain() {
@@ -114,6 +133,7 @@ size_t Node::Loop::dispatch(const Ready& ready) {
     case Watched::kStop: stop_ = true; break;
     case Watched::kSessionSocket: return sessions_->on_socket(ready.id, now);
     case Watched::kSessionProcess: sessions_->on_process_end(ready.id); break;
+    case Watched::kDisk: disk_ready_ = true; break;
     case Watched::kStore: not_kept(unavailable("the keeper is gone, or takes nothing any more")); break;
   }
   return 0;
@@ -128,13 +148,16 @@ bool Node::Loop::may_poll() const {
 int Node::Loop::wait_ms() const {
   if (more_to_do_ || now_ns_ >= next_tick_ns_) return 0;
   if (polling_.worth_it(now_ns_) && may_poll()) return 0;
-  return static_cast<int>((next_tick_ns_ - now_ns_ + kNsPerMs - 1) / kNsPerMs);
+  const int until_tick = static_cast<int>((next_tick_ns_ - now_ns_ + kNsPerMs - 1) / kNsPerMs);
+  const int of_disk = disk_ == nullptr ? -1 : disk_->wait_ms();
+  return of_disk < 0 ? until_tick : std::min(until_tick, of_disk);
 }
 
 void Node::Loop::tick() {
   next_tick_ns_ = (now_ns_ / kTickNs + 1) * kTickNs;
   const uint64_t now_ms = now_ns_ / kNsPerMs;
   for (const auto& domain : domains_) domain->pool().set_time(now_ms);
+  if (disk_ != nullptr) disk_->tell_speed();
   sessions_->tick({now_ms, now_ms / Sessions::kActiveWindowMs});
   cpus_ = usable_cpus();
   if (!listening_) {
@@ -155,6 +178,7 @@ void Node::Loop::drain() {
     more = sessions_->finish({now_ns_ / kNsPerMs, now_ns_ / kNsPerMs / Sessions::kActiveWindowMs});
     std::array<Ready, 64> ready;
     if (more) poller_.wait(ready, 1);  // for clients to read their answers
+    if (disk_ != nullptr) turn_disk();
     mailbox_.run();
     read_clock();
   }
@@ -164,6 +188,12 @@ void Node::Loop::drain() {
   populator_.reset();
   scrubber_.reset();
   verifier_.reset();
+  if (disk_ != nullptr) {
+    // What was accepted is written, so that the next start finds it without reading it.
+    if (const Status closed = disk_->close(within(options_.stop_timeout)); !closed.ok()) {
+      log_.warn("the disk tier could not be closed in order", {{"reason", closed}});
+    }
+  }
   sessions_->end_all(Ended::kNodeStopped);
 }
 

@@ -17,6 +17,7 @@
 #include "base/polling.h"
 #include "node/admin.h"
 #include "node/counters.h"
+#include "node/disk_store.h"
 #include "node/domain.h"
 #include "node/listener.h"
 #include "node/mailbox.h"
@@ -56,6 +57,8 @@ class Node::Loop {
   void tell_taken_over(const Domain& domain, uint64_t took_ns);
   void not_kept(const Status& why);
   Status start_domains();
+  Status start_disk();
+  void turn_disk();
   Status start_admin();
   void start_populator();
   Status start_scrubber();
@@ -95,6 +98,8 @@ class Node::Loop {
   std::unique_ptr<DescriptorStore> store_;        // null: the memory ends with this node
   std::map<std::string, std::string> why_empty_;  // by domain, of those that might have been taken over
   std::vector<std::unique_ptr<Domain>> domains_;
+  std::unique_ptr<DiskStore> disk_;  // of the default domain; null: DRAM alone
+  bool disk_ready_ = false;          // its descriptor is
   ListenSocket listener_;
   FileDescriptor stop_event_;
   Poller poller_;

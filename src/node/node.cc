@@ -121,6 +121,7 @@ Status Node::Loop::start() {
   for (const auto& domain : domains_) {
     if (Status s = sessions_->inherit(*domain); !s.ok()) return s;
   }
+  if (Status s = start_disk(); !s.ok()) return s;
   if (Status s = start_scrubber(); !s.ok()) return s;
   if (Status s = start_verifier(); !s.ok()) return s;
   start_populator();
@@ -174,6 +175,25 @@ Status Node::Loop::start_domains() {
     domains_[i]->started_empty = why_empty_[all[i]->name];
   }
   return ok_status();
+}
+
+Status Node::Loop::start_disk() {
+  const DiskOptions& options = options_.disk;
+  if (options.directories.empty()) return ok_status();
+  Pool& pool = domains_[0]->pool();
+  StatusOr<std::unique_ptr<DiskStore>> disk = DiskStore::open(options, &pool, started_ns_, clock_, log_);
+  if (!disk.ok()) return disk.status();
+  AdmissionConfig admission;
+  admission.bytes_per_s = options.write_bytes_per_second;
+  if (options.admit == DiskOptions::Admit::kAll) admission.least_chance = 0;
+  pool.set_disk(disk->get(), admission);
+  if (Status s = (*disk)->recover(); !s.ok()) {
+    pool.set_disk(nullptr, {});
+    return s;
+  }
+  disk_ = *std::move(disk);
+  domains_[0]->set_disk(disk_.get());
+  return poller_.add(disk_->fd(), EPOLLIN, Watched::kDisk);
 }
 
 // ---- memory that outlives a node ----------------------------------------------------------------------------------
@@ -364,6 +384,7 @@ std::string Node::Loop::describe() const {
   std::string text = "socket=" + options_.socket + " admin=" + (admin_address_.empty() ? "none" : admin_address_);
   for (const auto& domain : domains_) {
     if (!domain->name().empty()) text += " domain=" + domain->name();
+    if (domain->disk() != nullptr) text += " disk=\"" + domain->disk()->describe() + "\"";
     text += " memory=" + format_size(domain->memory().arena_bytes()) +
             " max_blocks=" + std::to_string(domain->memory().config().max_entries) + " pages=\"" + domain->pages() + "\"";
   }

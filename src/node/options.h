@@ -24,6 +24,18 @@ struct DomainOptions {
   std::string token_file{};   // read at the start where `token` is empty; empty: none
 };
 
+// The tier below the default domain's DRAM.
+struct DiskOptions {
+  std::string directories{};    // separated by commas, each on a device of its own if it is to gain anything; empty: no tier
+  uint64_t capacity_bytes = 0;  // of all of them together, in equal shares
+  uint64_t buffer_bytes = uint64_t{64} << 20;      // memory for transfers
+  std::chrono::milliseconds latency_budget{2000};  // a directory of which a transfer takes longer is bypassed for a while
+  uint64_t write_bytes_per_second = 0;             // of demotions, on average over a minute; 0: as many as come
+  enum class Admit : uint8_t { kLikely, kAll } admit = Admit::kLikely;  // what leaves DRAM and may return, or all of it
+  enum class Direct : uint8_t { kAuto, kOff, kRequire } direct = Direct::kAuto;
+  enum class Io : uint8_t { kAuto, kRing, kThreads } io = Io::kAuto;
+};
+
 struct NodeOptions {
   // Where clients connect. The folder must exist; beside the socket a file PATH.lock says who serves it.
   std::string socket;
@@ -39,6 +51,7 @@ struct NodeOptions {
 
   DomainOptions pool;                  // the default domain
   std::vector<DomainOptions> tenants;  // further ones, with different names
+  DiskOptions disk;                    // of the default domain
 
   // Memory is allocated ahead of demand; false leaves that to the first write (for tests: an out-of-memory is then a
   // signal).

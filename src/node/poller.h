@@ -14,7 +14,7 @@
 
 namespace kvist {
 
-enum class Watched : uint8_t { kListener, kMailbox, kStop, kSessionSocket, kSessionProcess, kStore };
+enum class Watched : uint8_t { kListener, kMailbox, kStop, kSessionSocket, kSessionProcess, kStore, kDisk };
 
 struct Ready {
   Watched what = Watched::kListener;

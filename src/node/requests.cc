@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "node/disk_store.h"
+
 namespace kvist {
 namespace {
 
@@ -52,7 +54,7 @@ bool Requests::handle(Session& session, const wire::Header& header, Body body, B
     case MessageType::kStat: return stat(session, header.request, body, answer);
     case MessageType::kList: return list(session, header.request, body, answer);
     case MessageType::kConfigure: return configure(session, header.request, body, answer);
-    case MessageType::kFetch:
+    case MessageType::kFetch: return fetch(session, header.request, body, answer);
     case MessageType::kHello:
     case MessageType::kRelease:
     case MessageType::kBye:
@@ -178,8 +180,44 @@ bool Requests::flush(Session& session, uint32_t request, Body body, Builder& ans
     answer_failure(answer, MessageType::kFlush, request, hidden.status());
     return true;
   }
+  // A flush must outlive a restart: it is told once the disk knows of it.
+  const DiskStore* disk = session.domain->disk();
+  if (disk != nullptr && disk->closes_done() < disk->last_close()) close_ = disk->last_close();
   answer.start(answer_type(MessageType::kFlush), request);
   answer.add(*hidden);
+  return true;
+}
+
+static_assert(kFetchResults == wire::kFetchCodes);
+static_assert(static_cast<int>(FetchResult::kBusy) == static_cast<int>(wire::FetchCode::kBusy) &&
+              static_cast<int>(FetchResult::kRefused) == static_cast<int>(wire::FetchCode::kRefused));
+
+// Making room may mean evicting: what is not reached in time is to be asked for again.
+bool Requests::fetch(Session& session, uint32_t request, Body body, Builder& answer) {
+  if (!wire::decode(body, &fetch_)) return false;
+  constexpr std::chrono::milliseconds kPatience{2};
+  constexpr uint32_t kLongestBudgetMs = 600'000;
+  const wire::Fetch& fixed = fetch_.fixed;
+  Pool& pool = session.domain->pool();
+  const uint64_t until_ms = pool.now_ms() + std::min(fixed.budget_ms, kLongestBudgetMs);
+  const Deadline end = within(kPatience);
+  codes_.clear();
+  for (uint32_t i = 0; i < fixed.count; ++i) {
+    constexpr uint32_t kBetweenLooks = 16;
+    const bool late = i > 0 && i % kBetweenLooks == 0 && end.passed();
+    if (late) {
+      codes_.resize(fixed.count, static_cast<uint8_t>(FetchResult::kBusy));
+      heavy_ = true;
+      break;
+    }
+    const FetchResult result =
+        pool.fetch({fixed.slot, fixed.epoch}, fetch_.digests[i], fixed.part, until_ms, fixed.first_need + i);
+    codes_.push_back(static_cast<uint8_t>(result));
+  }
+  answer.start(answer_type(MessageType::kFetch), request);
+  answer.add(static_cast<uint32_t>(codes_.size()));
+  answer.add(uint32_t{0});
+  answer.add_array(std::span<const uint8_t>(codes_));
   return true;
 }
 

@@ -47,6 +47,9 @@ class Requests {
   // Whether a client asked for room since this was last asked, waits for it, and got none.
   bool take_room_wanted() { return std::exchange(room_wanted_, false); }
 
+  // The end of a namespace that the last answer has to wait for: DiskStore::last_close(). 0: none.
+  uint64_t take_close() { return std::exchange(close_, 0); }
+
   // Whether a request since this was last asked took so long that others should be served before the client's next.
   bool take_heavy() { return std::exchange(heavy_, false); }
 
@@ -59,6 +62,7 @@ class Requests {
   bool give_back(Session& session, uint32_t request, Body body, wire::Builder& answer);
   bool remove(Session& session, uint32_t request, Body body, wire::Builder& answer);
   bool flush(Session& session, uint32_t request, Body body, wire::Builder& answer);
+  bool fetch(Session& session, uint32_t request, Body body, wire::Builder& answer);
   bool note_use(Session& session, uint32_t request, Body body, wire::Builder& answer);
   bool report_bad(Session& session, uint32_t request, Body body, wire::Builder& answer);
   bool stat(Session& session, uint32_t request, Body body, wire::Builder& answer);
@@ -85,9 +89,11 @@ class Requests {
   std::vector<KeptReport> kept_;  // oldest first
   bool room_wanted_ = false;
   bool heavy_ = false;
+  uint64_t close_ = 0;
 
   // Kept between requests, so that the hot path allocates nothing.
   wire::CommitMessage commit_;
+  wire::FetchMessage fetch_;
   std::vector<Grant> pool_grants_;
   std::vector<wire::GrantItem> grants_;
   std::vector<CommitRecord> records_;

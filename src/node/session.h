@@ -55,6 +55,10 @@ struct Session {
   // many as one turn makes.
   std::deque<std::vector<std::byte>> output;
   uint64_t output_since_ms = 0;  // when the client last took one
+  // An end of a namespace that has to be safe on disk before the answers are sent; 0: none. The last answer is that of
+  // FLUSH, to request `flush_request`.
+  uint64_t output_after_close = 0;
+  uint32_t flush_request = 0;
 
   CountsSeen seen;  // of what the client counts
 

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/process.h"
+#include "node/disk_store.h"
 #include "node/outgoing_message.h"
 
 namespace kvist {
@@ -87,6 +88,11 @@ uint32_t Sessions::on_socket(SessionId id, Now now) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end() || !found->second->socket.valid()) return 0;
   Session& session = *found->second;
+  if (session.output_after_close != 0) {
+    // Nothing is read meanwhile, so only the end of the connection is seen.
+    disconnect(session, Ended::kDisconnect, now);
+    return 0;
+  }
   if (!session.output.empty()) {
     if (!send_output(session, now) || !session.output.empty()) return 0;
     watch(session);
@@ -159,6 +165,16 @@ bool Sessions::handle_request(Session& session, const wire::Header& header, std:
     return refuse(session, type, header.request, invalid_argument("the request is malformed"), Ended::kMalformed, now);
   }
   if (requests_.take_room_wanted()) ring_others(session, now);
+  if (const uint64_t close = requests_.take_close(); close != 0) {
+    const std::span<const std::byte> answer = answer_.finish();
+    session.output.emplace_back(answer.begin(), answer.end());
+    session.output_after_close = close;
+    session.flush_request = header.request;
+    session.output_since_ms = now.ms;
+    ++awaiting_close_;
+    watch(session);
+    return true;
+  }
   return send_answer(session, now);
 }
 
@@ -467,8 +483,31 @@ bool Sessions::send_output(Session& session, Now now) {
   return true;
 }
 
+void Sessions::closes_done(Domain& domain, Now now) {
+  if (awaiting_close_ == 0) return;
+  std::vector<Session*> waiting;
+  for (const auto& [id, session] : sessions_) {
+    const bool waits = session->output_after_close != 0 && session->domain == &domain;
+    if (waits && session->output_after_close <= domain.disk()->closes_done()) waiting.push_back(session.get());
+  }
+  for (Session* session : waiting) {
+    const Status failed = domain.disk()->failed_close(std::exchange(session->output_after_close, 0));
+    --awaiting_close_;
+    if (!failed.ok()) {
+      counters_.count_failure(failed.code());
+      answer_failure(answer_, wire::MessageType::kFlush, session->flush_request, failed);
+      const std::span<const std::byte> answer = answer_.finish();
+      session->output.back().assign(answer.begin(), answer.end());
+    }
+    session->output_since_ms = now.ms;
+    if (!send_output(*session, now)) continue;
+    watch(*session);
+  }
+}
+
 void Sessions::watch(Session& session) {
-  poller_.change(session.socket.get(), session.output.empty() ? EPOLLIN : EPOLLOUT, Watched::kSessionSocket, session.id);
+  const uint32_t events = session.output_after_close != 0 ? 0u : session.output.empty() ? EPOLLIN : EPOLLOUT;
+  poller_.change(session.socket.get(), events, Watched::kSessionSocket, session.id);
 }
 
 // ---- ends ---------------------------------------------------------------------------------------------------------
@@ -507,6 +546,7 @@ bool Sessions::disconnect(Session& session, Ended reason, Now now) {
   poller_.remove(session.socket.get());
   session.socket.reset();
   session.output.clear();
+  if (std::exchange(session.output_after_close, 0) != 0) --awaiting_close_;
   requests_.forget_report(session.id);
   session.state = Session::State::kQuarantined;
   session.since_ms = now.ms;
@@ -521,6 +561,7 @@ void Sessions::count_end(Session& session, Ended reason) {
 
 bool Sessions::end(Session& session, Ended reason) {
   count_end(session, reason);
+  if (std::exchange(session.output_after_close, 0) != 0) --awaiting_close_;
   if (session.socket.valid()) poller_.remove(session.socket.get());
   if (session.state == Session::State::kGreeting) {
     --greeting_;
@@ -553,7 +594,8 @@ void Sessions::tick(Now now) {
     };
     if (session->state == Session::State::kGreeting && passed(session->since_ms, options_.hello_timeout)) {
       late.emplace_back(id, Ended::kHelloTimeout);
-    } else if (!session->output.empty() && passed(session->output_since_ms, options_.drain_timeout)) {
+    } else if (!session->output.empty() && session->output_after_close == 0 &&
+               passed(session->output_since_ms, options_.drain_timeout)) {
       late.emplace_back(id, Ended::kSlowReader);
     }
   }
@@ -563,9 +605,9 @@ void Sessions::tick(Now now) {
 bool Sessions::finish(Now now) {
   std::vector<SessionId> ids;
   for (const auto& [id, session] : sessions_) {
-    if (session->socket.valid()) ids.push_back(id);
+    if (session->socket.valid() && session->output_after_close == 0) ids.push_back(id);
   }
-  bool more = false;
+  bool more = awaiting_close_ > 0;
   for (const SessionId id : ids) {
     left_unread_ = false;
     more |= on_socket(id, now) == wire::kMaxInFlight || left_unread_;

@@ -65,6 +65,9 @@ class Sessions {
   // A number for a session of the node's own.
   SessionId next_id() { return next_id_++; }
 
+  // Sends the answers that waited for ends of namespaces to be safe on disk.
+  void closes_done(Domain& domain, Now now);
+
   // How many sessions have ended so far.
   uint64_t ended() const { return ended_; }
   // How many sessions sent requests in this window or the one before.
@@ -111,7 +114,8 @@ class Sessions {
   SessionId next_id_ = 1;
   uint32_t greeting_ = 0;
   uint64_t ended_ = 0;
-  bool left_unread_ = false;  // a turn of a session ended before its requests did
+  uint32_t awaiting_close_ = 0;  // sessions whose answers wait for an end of a namespace
+  bool left_unread_ = false;     // a turn of a session ended before its requests did
 
   std::vector<std::byte> packet_;  // what recv() fills
   wire::Builder answer_;

@@ -46,7 +46,7 @@ enum class EntryState : uint8_t {
   kDead = 3,      // chosen for eviction or removed: no new pins
   kStub = 4,      // an absent parent: children, but no bytes
   kReserved = 5,  // its slot is granted to a client, which may be filling it
-  kBelow = 6,     // its bytes are on disk only: it counts for a prefix, and can be read once it was fetched (kFetching, kLive)
+  kBelow = 6,  // its bytes are on disk only: it counts for a prefix, and can be read once it was fetched (kFetching, kLive)
   kFetching = 7,  // bytes are on their way from elsewhere; others may wait for them
 };
 
@@ -168,7 +168,8 @@ struct ControlHeader {
   std::atomic<uint32_t> disk_ns_per_kib;
 };
 static_assert(sizeof(ControlHeader) == 256 && offsetof(ControlHeader, lock_owner_pid) == 132);
-static_assert(offsetof(ControlHeader, check) == 140 && offsetof(ControlHeader, now) == 192 && offsetof(ControlHeader, fetch_bell) == 196);
+static_assert(offsetof(ControlHeader, check) == 140 && offsetof(ControlHeader, now) == 192 &&
+              offsetof(ControlHeader, fetch_bell) == 196);
 
 // Low half of XXH3-64 over the header's bytes before lock_owner_pid, and the run.
 uint32_t header_check(const ControlHeader& header);

@@ -171,7 +171,8 @@ std::vector<Pool::SpaceListing> Pool::spaces() const {
   std::vector<SpaceListing> list;
   for (const auto& [alias, slot] : aliases_) {
     const Space& space = *spaces_[slot];
-    list.push_back({alias, space.record, {space.ref, space.id, space.epochs}, space.live_blocks, space.live_bytes, space.below_blocks});
+    list.push_back(
+        {alias, space.record, {space.ref, space.id, space.epochs}, space.live_blocks, space.live_bytes, space.below_blocks});
   }
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.alias < b.alias; });
   return list;
@@ -349,7 +350,8 @@ std::vector<EntryInfo> Pool::walk(uint16_t space, uint64_t* cursor, size_t limit
     index_.for_each(partition, [&](EntryId id) {
       ++examined;
       const EntryState s = state(id);
-      if (space_of_entry(id) != space || (s != EntryState::kLive && s != EntryState::kStub && s != EntryState::kBelow)) return;
+      if (space_of_entry(id) != space || (s != EntryState::kLive && s != EntryState::kStub && s != EntryState::kBelow))
+        return;
       if (seen++ < skip || full) return;
       if (found.size() == limit) {
         full = true;
@@ -382,8 +384,8 @@ PoolStats Pool::stats() const {
   stats.namespaces = aliases_.size();
   stats.sessions = sessions_.size();
   stats.metadata_bytes = memory_->control_memory().size() + memory_->touch_memory().size() +
-                         private_.capacity() * sizeof(PrivateEntry) + retention_->metadata_bytes() + slots_.metadata_bytes() +
-                         below_.metadata_bytes();
+                         private_.capacity() * sizeof(PrivateEntry) + retention_->metadata_bytes() +
+                         slots_.metadata_bytes() + below_.metadata_bytes();
   stats.being_written = writes_.size();
   stats.admission = admission_.stats();
   stats.not_demoted[static_cast<int>(NotDemoted::kUnlikely)] = stats.admission.unlikely;

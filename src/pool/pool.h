@@ -187,14 +187,14 @@ struct PoolStats {
   // The tier below.
   uint64_t below_blocks = 0, below_bytes = 0;  // that are there only
   uint64_t being_written = 0;
-  uint64_t demoted = 0, demoted_bytes = 0;      // that left DRAM for the disk, written for it or before
+  uint64_t demoted = 0, demoted_bytes = 0;  // that left DRAM for the disk, written for it or before
   uint64_t not_demoted[kNotDemotedReasons] = {};
-  uint64_t fetches[kFetchResults] = {};         // asked for, by the answer
-  uint64_t fetch_ends[kFetchEnds] = {};         // of those that were begun
+  uint64_t fetches[kFetchResults] = {};  // asked for, by the answer
+  uint64_t fetch_ends[kFetchEnds] = {};  // of those that were begun
   uint64_t fetched_bytes = 0, fetching_bytes = 0;
   uint64_t found_below = 0, not_found_below = 0;  // by disk_found(): taken, and not wanted
-  uint64_t below_lost = 0;      // on disk only, and lost with their segment or by a fault
-  uint64_t below_given_up = 0;  // to have entries for others
+  uint64_t below_lost = 0;                        // on disk only, and lost with their segment or by a fault
+  uint64_t below_given_up = 0;                    // to have entries for others
   AdmissionStats admission;
 };
 
@@ -253,6 +253,7 @@ class Pool {
 
   // Milliseconds since the pool was made; never goes back.
   void set_time(uint64_t now_ms);
+  uint64_t now_ms() const { return now_ms_; }
   // Extent `extent` has its memory now. Until all have, or end_of_memory(), grants wait for more rather than evict.
   void add_extent(uint32_t extent);
   // No further extents will come: the system has no more memory.
@@ -326,8 +327,8 @@ class Pool {
 
   // ---- the tier below ----
 
-  // Before anything is stored, or right after take_over(). Blocks that leave DRAM go there from now on, as far as `admission`
-  // lets them. null: no longer; all that was there only is gone.
+  // Before anything is stored, or right after take_over(). Blocks that leave DRAM go there from now on, as far as
+  // `admission` lets them. null: no longer; all that was there only is gone.
   void set_disk(DiskTier* tier, const AdmissionConfig& admission);
   // Wants a block of the disk in DRAM by `until_ms`. The bytes come to a slot of its own, for which others may be evicted.
   // `need`: see DiskTier::Read.

@@ -1,7 +1,8 @@
 // The tier below: blocks that leave DRAM for the disk, and come back.
 //
 // An entry in state BELOW has a name, a parent and children like any other, and counts for prefixes; its `location` is the
-// tier's, and its bytes have no slot. A block in DRAM whose copy is below, and one with children there, have a row in below_.
+// tier's, and its bytes have no slot. A block in DRAM whose copy is below, and one with children there, have a row in
+// below_.
 //
 // Who may leave: DRAM in the order of the retention policy, once nothing that hangs under the block is in DRAM (is_leaf());
 // the node, once nothing hangs under it at all. The only exceptions are faults (a copy that is lost, a write that fails):
@@ -609,8 +610,8 @@ bool Pool::disk_found(const DiskTier::Record& record, uint64_t location) {
           index_.insert(record.digest, record.part, made)) {
         const uint64_t generation = seq_generation(entry(made).seq.load(std::memory_order_relaxed)) + 1;
         const auto flags = static_cast<uint8_t>((flags_under(parent, record.depth) & ~kInDram) | kOnDisk);
-        write_entry(made, make_seq(generation, EntryState::kWriting), space->ref, name, parent, location,
-                    EntryState::kBelow, flags);
+        write_entry(made, make_seq(generation, EntryState::kWriting), space->ref, name, parent, location, EntryState::kBelow,
+                    flags);
         account_below(made, 1);
         adopt_below(parent);
         taken = true;

@@ -64,8 +64,7 @@ bool Pool::may_follow(EntryId parent) const {
 
 bool Pool::collect_victim(EntryId x, Tick tick) {
   const uint32_t filter_bit = pin_filter_bit(x);
-  if (private_[x].is_tip != 0 || (pinned_filter_[filter_bit / 64] >> (filter_bit % 64) & 1) != 0 ||
-      spare_for_children(x)) {
+  if (private_[x].is_tip != 0 || (pinned_filter_[filter_bit / 64] >> (filter_bit % 64) & 1) != 0 || spare_for_children(x)) {
     retention_->add(x, now_, Retention::How::kKept);
     return false;
   }

@@ -19,7 +19,7 @@ struct Pool::Space {
   uint64_t live_blocks = 0, live_bytes = 0;
   uint64_t below_blocks = 0;  // on disk only
   uint32_t disk_number = 0;   // of the tier below; 0: it has none there
-  Identity identity;  // decoded from the record
+  Identity identity;          // decoded from the record
 };
 
 struct Pool::Session {
@@ -47,8 +47,8 @@ struct Pool::Session {
 
 // Sets of states, for IndexWriter::find().
 constexpr uint32_t state_bit(EntryState state) { return 1u << static_cast<int>(state); }
-inline constexpr uint32_t kNamed =
-    state_bit(EntryState::kLive) | state_bit(EntryState::kStub) | state_bit(EntryState::kFetching) | state_bit(EntryState::kBelow);
+inline constexpr uint32_t kNamed = state_bit(EntryState::kLive) | state_bit(EntryState::kStub) |
+                                   state_bit(EntryState::kFetching) | state_bit(EntryState::kBelow);
 
 // Pins are collected in a filter of one bit a hash: a false positive keeps a block a little longer.
 inline constexpr uint32_t kPinFilterBits = 1u << 17;

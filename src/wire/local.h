@@ -290,12 +290,12 @@ struct Fetch {
 };
 static_assert(sizeof(Fetch) == 24);
 enum class FetchCode : uint8_t {
-  kThere = 0,   // it is in DRAM
-  kComes = 1,   // it is on its way, for this request or another one's
-  kAbsent = 2,  // it is nowhere here, or the namespace was flushed
-  kBusy = 3,    // not now: too much is on its way, or waits to be written. Ask again when the bell rang
-  kNoRoom = 4,  // not now: all of DRAM is pinned, granted or on its way
-  kRefused = 5, // the device is not read at the moment: a miss for now
+  kThere = 0,    // it is in DRAM
+  kComes = 1,    // it is on its way, for this request or another one's
+  kAbsent = 2,   // it is nowhere here, or the namespace was flushed
+  kBusy = 3,     // not now: too much is on its way, or waits to be written. Ask again when the bell rang
+  kNoRoom = 4,   // not now: all of DRAM is pinned, granted or on its way
+  kRefused = 5,  // the device is not read at the moment: a miss for now
 };
 inline constexpr int kFetchCodes = 6;
 

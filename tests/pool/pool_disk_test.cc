@@ -149,8 +149,8 @@ TEST_F(PoolDisk, WhatTheTierRefusesLeavesTheNodeWithItsReason) {
     check();
   }
   tier.write_answer = StatusCode::kOk;
-  for (const auto& [room, reason] : {std::pair{DiskTier::Room::kBusy, NotDemoted::kBusy},
-                                     std::pair{DiskTier::Room::kNone, NotDemoted::kDevice}}) {
+  for (const auto& [room, reason] :
+       {std::pair{DiskTier::Room::kBusy, NotDemoted::kBusy}, std::pair{DiskTier::Room::kNone, NotDemoted::kDevice}}) {
     tier.room_now = room;
     const uint32_t before = refused(reason);
     put_chain(++chain, 16);
@@ -168,7 +168,7 @@ TEST_F(PoolDisk, AWriteThatFailsLosesItsBlockAndWhatHangsUnderItStays) {
   tier.end_write(*h->pool, 0, StatusCode::kUnavailable);
   EXPECT_EQ(state_of(1, 7), EntryState::kFree);
   check();
-  tier.end_write(*h->pool, 0);                             // position 6 is written
+  tier.end_write(*h->pool, 0);                            // position 6 is written
   tier.end_write(*h->pool, 0, StatusCode::kUnavailable);  // 5 is not
   check();
   EXPECT_EQ(state_of(1, 5), EntryState::kStub);
