@@ -33,6 +33,11 @@ void print_pool(const JsonView& pool) {
                                 " (" + size(pool.number("block_bytes")) + "); " + format_count(pool.number("pinned")) +
                                 " pinned, " + format_count(pool.number("reserved")) + " reserved, " +
                                 format_count(pool.number("quarantined")) + " quarantined"});
+  // Of a node without a disk tier there is nothing to say.
+  if (pool.number("disk_blocks") > 0) {
+    rows.push_back(
+        {"on disk", format_count(pool.number("disk_blocks")) + " more (" + size(pool.number("disk_block_bytes")) + ")"});
+  }
   rows.push_back({"reads", percent(pool.real("hit_rate")) + " hits (" + format_count(pool.number("hits")) + " of " +
                                format_count(pool.number("hits") + pool.number("misses")) + "), " +
                                size(pool.number("bytes_got"))});

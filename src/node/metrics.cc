@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/time_histogram.h"
+#include "node/disk_store.h"
 #include "pool/client_counts.h"
 
 namespace kvist {
@@ -146,6 +147,7 @@ void entries(const In& in, Out& out) {
   for (const In::PoolView& pool : in.pools) {
     const PoolStats& s = pool.stats;
     out.add({{"domain", pool.name}, {"state", "live"}}, s.live_blocks);
+    out.add({{"domain", pool.name}, {"state", "disk"}}, s.below_blocks);
     out.add({{"domain", pool.name}, {"state", "stub"}}, s.stubs);
     out.add({{"domain", pool.name}, {"state", "granted"}}, s.granted_slots);
     out.add({{"domain", pool.name}, {"state", "fetching"}}, s.fetching);
@@ -252,6 +254,65 @@ void log_suppressed(const In& in, Out& out) { out.add({}, in.source.log_suppress
 constexpr auto kCounter = MetricType::kCounter;
 constexpr auto kGauge = MetricType::kGauge;
 using P = PoolStats;
+
+// ---- the disk tier: no samples without one ------------------------------------------------------------------------
+
+template <uint64_t PoolStats::*Field>
+void of_disk_pools(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) {
+    if (pool.domain->disk() != nullptr) out.add({{"domain", pool.name}}, pool.stats.*Field);
+  }
+}
+template <uint64_t disk::StoreStats::*Field>
+void of_stores(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) {
+    if (pool.domain->disk() != nullptr) out.add({{"domain", pool.name}}, pool.domain->disk()->stats().*Field);
+  }
+}
+void not_demoted(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) {
+    for (int i = 0; pool.domain->disk() != nullptr && i < kNotDemotedReasons; ++i) {
+      out.add({{"domain", pool.name}, {"reason", not_demoted_name(static_cast<NotDemoted>(i))}}, pool.stats.not_demoted[i]);
+    }
+  }
+}
+void fetches(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) {
+    for (int i = 0; pool.domain->disk() != nullptr && i < kFetchResults; ++i) {
+      out.add({{"domain", pool.name}, {"answer", kFetchNames[i]}}, pool.stats.fetches[i]);
+    }
+  }
+}
+void fetch_ends(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) {
+    for (int i = 0; pool.domain->disk() != nullptr && i < kFetchEnds; ++i) {
+      out.add({{"domain", pool.name}, {"result", fetch_end_name(static_cast<FetchEnd>(i))}}, pool.stats.fetch_ends[i]);
+    }
+  }
+}
+void disk_faults(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) {
+    if (pool.domain->disk() == nullptr) continue;
+    const disk::StoreStats s = pool.domain->disk()->stats();
+    const std::pair<const char*, uint64_t> kinds[] = {{"read_error", s.read_errors}, {"write_error", s.write_errors},
+                                                      {"no_space", s.no_space},      {"bad_record", s.bad_records},
+                                                      {"deadline", s.deadlines},     {"vanished", s.vanished},
+                                                      {"footer", s.lost_footers},    {"namespaces", s.table_errors}};
+    for (const auto& [kind, count] : kinds) out.add({{"domain", pool.name}, {"kind", kind}}, count);
+  }
+}
+void disk_states(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) {
+    if (pool.domain->disk() == nullptr) continue;
+    for (const disk::DirectoryReport& directory : pool.domain->disk()->directories()) {
+      for (const auto state : {disk::DiskState::kServing, disk::DiskState::kReadOnly, disk::DiskState::kBypassed}) {
+        out.add({{"domain", pool.name}, {"directory", directory.path}, {"state", disk::disk_state_name(state)}},
+                directory.state == state ? 1 : 0);
+      }
+    }
+  }
+}
+using S = disk::StoreStats;
 using N = NodeCounters;
 
 // clang-format off
@@ -289,6 +350,28 @@ constexpr std::array kFamilies = {
     MetricFamily{"kvist_stubs_filled_total", kCounter, "domain", "Of those, the ones whose block came", of_pools<&P::stubs_filled>},
     MetricFamily{"kvist_moved_blocks_total", kCounter, "domain", "Blocks moved so that memory changes its size class", of_pools<&P::moved_blocks>},
     MetricFamily{"kvist_moved_extents_total", kCounter, "domain", "Extents that changed it", of_pools<&P::extents_moved>},
+
+    MetricFamily{"kvist_disk_capacity_bytes", kGauge, "domain", "Bytes of files that the disk tier may have", of_stores<&S::capacity_bytes>},
+    MetricFamily{"kvist_disk_file_bytes", kGauge, "domain", "Bytes of files that it has", of_stores<&S::file_bytes>},
+    MetricFamily{"kvist_disk_live_bytes", kGauge, "domain", "Bytes of blocks in them that are wanted, those of blocks that are in DRAM too included", of_stores<&S::live_bytes>},
+    MetricFamily{"kvist_disk_only_blocks", kGauge, "domain", "Blocks that are on disk only", of_disk_pools<&P::below_blocks>},
+    MetricFamily{"kvist_disk_only_bytes", kGauge, "domain", "Their bytes", of_disk_pools<&P::below_bytes>},
+    MetricFamily{"kvist_disk_state", kGauge, "domain, directory, state", "1 for what a directory does now: serving; read-only, because it is full or cannot be written to; bypassed, because it was slow or failed", disk_states},
+    MetricFamily{"kvist_disk_bypassed_total", kCounter, "domain", "Times that a directory ceased to serve", of_stores<&S::bypassed>},
+    MetricFamily{"kvist_disk_resumed_total", kCounter, "domain", "Times that one did so again", of_stores<&S::resumed>},
+    MetricFamily{"kvist_disk_faults_total", kCounter, "domain, kind", "What went wrong with files; each block concerned is a miss", disk_faults},
+    MetricFamily{"kvist_demoted_blocks_total", kCounter, "domain", "Blocks that left DRAM and are on disk", of_disk_pools<&P::demoted>},
+    MetricFamily{"kvist_demoted_bytes_total", kCounter, "domain", "Their bytes, written then or before", of_disk_pools<&P::demoted_bytes>},
+    MetricFamily{"kvist_not_demoted_blocks_total", kCounter, "domain, reason", "Blocks that left DRAM and the node", not_demoted},
+    MetricFamily{"kvist_disk_user_bytes_total", kCounter, "domain", "Bytes of blocks that were written", of_stores<&S::user_bytes>},
+    MetricFamily{"kvist_disk_moved_bytes_total", kCounter, "domain", "Bytes of blocks that were written again because their segment was collected", of_stores<&S::moved_bytes>},
+    MetricFamily{"kvist_disk_written_bytes_total", kCounter, "domain", "All bytes sent to the devices: over the user bytes it is the write amplification", of_stores<&S::written_bytes>},
+    MetricFamily{"kvist_disk_segments_collected_total", kCounter, "domain", "Segments whose room was wanted for others", of_stores<&S::segments_collected>},
+    MetricFamily{"kvist_fetches_total", kCounter, "domain, answer", "Blocks of the disk that clients wanted in DRAM, by the answer", fetches},
+    MetricFamily{"kvist_fetches_ended_total", kCounter, "domain, result", "Reads of blocks from disk, by how they ended", fetch_ends},
+    MetricFamily{"kvist_fetched_bytes_total", kCounter, "domain", "Bytes that came", of_disk_pools<&P::fetched_bytes>},
+    MetricFamily{"kvist_disk_lost_blocks_total", kCounter, "domain", "Blocks that were on disk only and are gone: collected, or lost by a fault", of_disk_pools<&P::below_lost>},
+    MetricFamily{"kvist_disk_given_up_blocks_total", kCounter, "domain", "Blocks on disk that were given up because the tables are full: raise pool.max_blocks", of_disk_pools<&P::below_given_up>},
 
     MetricFamily{"kvist_taken_over_blocks", kGauge, "domain", "Blocks of the node before that were there when this one started", of_take_overs<&TakeOver::blocks>},
     MetricFamily{"kvist_taken_over_bytes", kGauge, "domain", "Their bytes", of_take_overs<&TakeOver::bytes>},

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "kvist/identity.h"
 #include "node/config.h"
+#include "node/disk_store.h"
 #include "node/metrics.h"
 
 namespace kvist {
@@ -77,6 +78,8 @@ Json headline(const Totals& t) {
           {"block_bytes", t.pool.live_bytes},
           {"free_blocks", t.pool.free_entries},
           {"max_blocks", t.pool.max_blocks},
+          {"disk_blocks", t.pool.below_blocks},
+          {"disk_block_bytes", t.pool.below_bytes},
           {"pinned", t.pool.pinned_blocks},
           {"pinned_bytes", t.pool.pinned_bytes},
           {"reserved", t.pool.granted_slots},
@@ -117,6 +120,60 @@ Json pool_detail(const PoolStats& s) {
           {"extents_moved", s.extents_moved},
           {"unverified", s.unverified_blocks},
           {"metadata_bytes", s.metadata_bytes}};
+}
+
+Json disk_detail(const Domain& domain, const PoolStats& pool) {
+  if (domain.disk() == nullptr) return nullptr;
+  const disk::StoreStats s = domain.disk()->stats();
+  Json directories = Json::array(), dropped, asked, ended;
+  for (const disk::DirectoryReport& each : domain.disk()->directories()) {
+    directories.push_back({{"path", each.path},
+                           {"state", disk::disk_state_name(each.state)},
+                           {"reason", each.reason},
+                           {"not_direct_because", each.why_not_direct},
+                           {"capacity_bytes", each.capacity_bytes},
+                           {"file_bytes", each.file_bytes},
+                           {"live_bytes", each.live_bytes}});
+  }
+  for (int i = 0; i < kNotDemotedReasons; ++i) dropped[not_demoted_name(static_cast<NotDemoted>(i))] = pool.not_demoted[i];
+  for (int i = 0; i < kFetchResults; ++i) asked[kFetchNames[i]] = pool.fetches[i];
+  for (int i = 0; i < kFetchEnds; ++i) ended[fetch_end_name(static_cast<FetchEnd>(i))] = pool.fetch_ends[i];
+  return {{"capacity_bytes", s.capacity_bytes},
+          {"file_bytes", s.file_bytes},
+          {"live_bytes", s.live_bytes},
+          {"live_records", s.live_records},
+          {"blocks", pool.below_blocks},
+          {"block_bytes", pool.below_bytes},
+          {"being_written", pool.being_written},
+          {"demoted", pool.demoted},
+          {"demoted_bytes", pool.demoted_bytes},
+          {"not_demoted", std::move(dropped)},
+          {"user_bytes", s.user_bytes},
+          {"moved_bytes", s.moved_bytes},
+          {"written_bytes", s.written_bytes},
+          {"write_amplification", s.write_amplification()},
+          {"segments", s.segments},
+          {"segments_free", s.free_segments},
+          {"segments_collected", s.segments_collected},
+          {"fetches", std::move(asked)},
+          {"fetches_ended", std::move(ended)},
+          {"fetching_bytes", pool.fetching_bytes},
+          {"fetched_bytes", pool.fetched_bytes},
+          {"lost", pool.below_lost},
+          {"given_up", pool.below_given_up},
+          {"bad_records", s.bad_records},
+          {"read_errors", s.read_errors},
+          {"write_errors", s.write_errors},
+          {"no_space", s.no_space},
+          {"bypassed", s.bypassed},
+          {"resumed", s.resumed},
+          {"found_at_start", pool.found_below},
+          {"not_wanted_at_start", pool.not_found_below},
+          {"scanned_segments_at_start", s.scanned_segments},
+          {"torn_records_at_start", s.torn_records},
+          {"start_seconds", domain.disk()->recover_seconds()},
+          {"description", domain.disk()->describe()},
+          {"directories", std::move(directories)}};
 }
 
 // What a node before left to this one, and whether it will leave something itself.
@@ -173,6 +230,7 @@ void add(PoolStats* sum, const PoolStats& s) {
   sum->pinned_blocks += s.pinned_blocks, sum->pinned_bytes += s.pinned_bytes;
   sum->granted_slots += s.granted_slots, sum->granted_bytes += s.granted_bytes;
   sum->quarantined_slots += s.quarantined_slots, sum->evicted += s.evicted;
+  sum->below_blocks += s.below_blocks, sum->below_bytes += s.below_bytes;
 }
 
 std::string node_report(const ReportSource& source, const Domain* only) {
@@ -189,6 +247,7 @@ std::string node_report(const ReportSource& source, const Domain* only) {
     pool.update(headline(totals));
     pool.update(pool_detail(totals.pool));
     pool["restart"] = restart_detail(*domain);
+    pool["disk"] = disk_detail(*domain, totals.pool);
     pools.push_back(std::move(pool));
   }
   Json report = {{"version", source.options.version},
@@ -256,6 +315,7 @@ std::string spaces_report(const ReportSource& source, const Domain* only) {
                   {"slot", space.info.ref.slot},
                   {"epochs", space.info.epochs},
                   {"blocks", space.live_blocks},
+                  {"blocks_on_disk", space.below_blocks},
                   {"block_bytes", space.live_bytes},
                   {"identity", identity_detail(space.record)},
                   {"record", to_hex(as_bytes(space.record))}});  // for a tool to open it by name

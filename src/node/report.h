@@ -38,6 +38,9 @@ struct ReportSource {
 inline constexpr const char* kCommitNames[kCommitCodes] = {"stored",    "already_there", "parent_absent", "flushed",
                                                            "bad_grant", "bad_block",     "bad_checksum",  "no_entries"};
 
+// What became of the wish to have a block of the disk in DRAM; by FetchResult.
+inline constexpr const char* kFetchNames[kFetchResults] = {"there", "comes", "absent", "busy", "no_room", "refused"};
+
 // The pool's own, without what scrubber and verifier pin.
 PoolStats pool_stats(const ReportSource& source, Domain& domain);
 
