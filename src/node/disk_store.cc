@@ -41,6 +41,7 @@ StatusOr<disk::StoreOptions> store_options(const DiskOptions& options) {
   }
   for (disk::DirectoryOptions& each : to.directories) each.capacity_bytes = options.capacity_bytes / to.directories.size();
   to.buffer_bytes = options.buffer_bytes;
+  to.wrap_engine = options.wrap_engine;
   to.health.latency_budget_ns = static_cast<uint64_t>(std::chrono::nanoseconds(options.latency_budget).count());
   switch (options.io) {
     case DiskOptions::Io::kAuto: to.io = disk::IoChoice::kAuto; break;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,10 @@
 #include "pool/pool.h"
 
 namespace kvist {
+
+namespace disk {
+class IoEngine;
+}
 
 // One tenant's pool: its own index, memory and limits.
 struct DomainOptions {
@@ -34,6 +39,8 @@ struct DiskOptions {
   enum class Admit : uint8_t { kLikely, kAll } admit = Admit::kLikely;  // what leaves DRAM and may return, or all of it
   enum class Direct : uint8_t { kAuto, kOff, kRequire } direct = Direct::kAuto;
   enum class Io : uint8_t { kAuto, kRing, kThreads } io = Io::kAuto;
+  // For tests: what stands between the tier and its devices.
+  std::function<std::unique_ptr<disk::IoEngine>(std::unique_ptr<disk::IoEngine>)> wrap_engine{};
 };
 
 struct NodeOptions {
