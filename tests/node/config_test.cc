@@ -163,7 +163,7 @@ TEST(Config, UnknownNamesAreRefusedWithTheNearest) {
   EXPECT_EQ(yaml("verify:\n  spin: 1us\n"), "f:2: there is no setting verify.spin; did you mean cpu.spin?");
   EXPECT_NE(yaml("pool:\n  nonsense: 1\n").find("--print-config"), std::string::npos);
   EXPECT_EQ(yaml("pol:\n  memory: 1GiB\n"), "f:1: there is no section 'pol'; did you mean 'pool'?");
-  EXPECT_NE(yaml("nonsense: {}\n").find("there are: admin, cpu, limits"), std::string::npos);
+  EXPECT_NE(yaml("nonsense: {}\n").find("there are: admin, cpu, disk, limits"), std::string::npos);
   EXPECT_NE(yaml("pool.memory: 1GiB\n").find("write 'pool.memory' as a section"), std::string::npos);
   const auto variable = [](const char* text) {
     const char* const environment[] = {text, nullptr};

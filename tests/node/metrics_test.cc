@@ -47,6 +47,27 @@ constexpr std::pair<const char*, const char*> kNames[] = {
     {"kvist_stubs_filled_total", "counter"},
     {"kvist_moved_blocks_total", "counter"},
     {"kvist_moved_extents_total", "counter"},
+    {"kvist_disk_capacity_bytes", "gauge"},
+    {"kvist_disk_file_bytes", "gauge"},
+    {"kvist_disk_live_bytes", "gauge"},
+    {"kvist_disk_only_blocks", "gauge"},
+    {"kvist_disk_only_bytes", "gauge"},
+    {"kvist_disk_state", "gauge"},
+    {"kvist_disk_bypassed_total", "counter"},
+    {"kvist_disk_resumed_total", "counter"},
+    {"kvist_disk_faults_total", "counter"},
+    {"kvist_demoted_blocks_total", "counter"},
+    {"kvist_demoted_bytes_total", "counter"},
+    {"kvist_not_demoted_blocks_total", "counter"},
+    {"kvist_disk_user_bytes_total", "counter"},
+    {"kvist_disk_moved_bytes_total", "counter"},
+    {"kvist_disk_written_bytes_total", "counter"},
+    {"kvist_disk_segments_collected_total", "counter"},
+    {"kvist_fetches_total", "counter"},
+    {"kvist_fetches_ended_total", "counter"},
+    {"kvist_fetched_bytes_total", "counter"},
+    {"kvist_disk_lost_blocks_total", "counter"},
+    {"kvist_disk_given_up_blocks_total", "counter"},
     {"kvist_taken_over_blocks", "gauge"},
     {"kvist_taken_over_bytes", "gauge"},
     {"kvist_not_taken_over_total", "counter"},
@@ -126,8 +147,10 @@ TEST(Metrics, TheReferencePageIsUpToDate) {
 class MetricsOfNode : public testing::Test {
  protected:
   MetricsOfNode()
-      : node_([](NodeOptions& o) {
+      : node_([this](NodeOptions& o) {
           o.version = "1.2.3";
+          o.disk.directories = disk_.file("");
+          o.disk.capacity_bytes = 16 << 20;
           o.tenants = {
               {.name = "te\"nant", .memory_bytes = uint64_t{16} << 20, .max_blocks = 1024, .block_bytes = 0, .token = ""}};
         }) {}
@@ -138,6 +161,7 @@ class MetricsOfNode : public testing::Test {
   std::string text() { return http_get(node_.node().admin_address(), "/metrics").body; }
   Samples samples() { return parse(text()); }
 
+  Folder disk_;
   ThreadNode node_;
 };
 
