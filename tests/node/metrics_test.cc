@@ -59,7 +59,7 @@ constexpr std::pair<const char*, const char*> kNames[] = {
     {"kvist_demoted_blocks_total", "counter"},
     {"kvist_demoted_bytes_total", "counter"},
     {"kvist_not_demoted_blocks_total", "counter"},
-    {"kvist_disk_user_bytes_total", "counter"},
+    {"kvist_disk_block_bytes_total", "counter"},
     {"kvist_disk_moved_bytes_total", "counter"},
     {"kvist_disk_written_bytes_total", "counter"},
     {"kvist_disk_segments_collected_total", "counter"},
