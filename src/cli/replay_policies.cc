@@ -167,23 +167,27 @@ StatusOr<bool> print_tiers(const PoliciesArguments& arguments, const std::string
   StatusOr<uint64_t> disk = parse_capacity(arguments.disk, *trace);
   if (!disk.ok()) return invalid_argument("--disk: " + std::string(disk.status().message()));
   if (!arguments.json) {
-    std::printf("%s%s%s, disk %s\n%9s %10s %18s %8s %8s %8s %13s %15s\n", trace->name.c_str(),
+    std::printf("%s%s%s, disk %s\n%9s %10s %18s %8s %8s %8s %13s %15s %10s\n", trace->name.c_str(),
                 sessions ? ", sessions at " : "", sessions ? rate.c_str() : "", arguments.disk.c_str(), "DRAM", "policy",
-                "rule", "DRAM", "disk", "both", "written", "written per hit");
+                "rule", "DRAM", "disk", "both", "written", "written per hit", "times less");
   }
   for (const std::string& capacity : arguments.capacities) {
     StatusOr<uint64_t> dram = parse_capacity(capacity, *trace);
     if (!dram.ok()) return invalid_argument("--capacity: " + std::string(dram.status().message()));
     for (const std::string& policy : arguments.policies) {
+      double written_without = 0;
       for (const bool everything : {true, false}) {
         StatusOr<replay::TierReplay> result = replay::replay_tiers(
             *trace, {.dram_blocks = *dram, .disk_blocks = *disk, .policy = policy, .write_everything = everything});
         if (!result.ok()) return Status(result.status());
         const char* rule = everything ? "write everything" : "admission";
+        const auto written = static_cast<double>(result->written_blocks);
+        if (everything) written_without = written;
+        const double times_less = written == 0 ? 0 : written_without / written;
         if (!arguments.json) {
-          std::printf("%9s %10s %18s %8.4f %8.4f %8.4f %13s %15.3f\n", capacity.c_str(), policy.c_str(), rule,
+          std::printf("%9s %10s %18s %8.4f %8.4f %8.4f %13s %15.3f %10.1f\n", capacity.c_str(), policy.c_str(), rule,
                       result->dram_rate(), result->disk_rate(), result->dram_rate() + result->disk_rate(),
-                      format_count(result->written_blocks).c_str(), result->written_per_hit());
+                      format_count(result->written_blocks).c_str(), result->written_per_hit(), times_less);
         } else {
           const nlohmann::ordered_json out = {{"trace", trace->name},
                                               {"arrivals", sessions ? rate : ""},
@@ -195,6 +199,7 @@ StatusOr<bool> print_tiers(const PoliciesArguments& arguments, const std::string
                                               {"disk_hit_rate", result->disk_rate()},
                                               {"written_blocks", result->written_blocks},
                                               {"written_per_disk_hit", result->written_per_hit()},
+                                              {"times_less_written", times_less},
                                               {"kept_copy", result->admission.kept_copy},
                                               {"unlikely", result->admission.unlikely}};
           std::printf("%s\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());

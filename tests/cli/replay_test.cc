@@ -114,6 +114,7 @@ TEST_F(ReplayCommand, PoliciesOfTwoTiersSayWhatIsWritten) {
     EXPECT_EQ(json["rule"], rule);
     EXPECT_EQ(json["written_blocks"], 2);
     EXPECT_EQ(json["written_per_disk_hit"], 2.0);
+    EXPECT_EQ(json["times_less_written"], 1.0);  // both were wanted
   }
   for (const char* policy : {"auto", "auto/lru"}) {  // not without the pool
     const Outcome refused = run_command({"policies", small_trace(), "--disk", "100%", "--policy", policy});
