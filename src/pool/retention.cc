@@ -21,57 +21,30 @@ void LruRetention::advance_to(Tick tick) {
   newest_ = tick;
   if (tick - oldest_ < buckets_.size()) return;
   const Tick oldest = tick - mask_;
-  Fifo old;
+  Bucket old;
   for (Tick t = oldest_; t < oldest && t - oldest_ < buckets_.size(); ++t) {
-    Fifo& bucket = buckets_[t & mask_];
-    if (bucket.head == kNoEntry) continue;
-    if (old.head == kNoEntry) {
-      old = bucket;
-    } else {
-      entries_[old.tail].next = bucket.head;
-      entries_[bucket.head].prev = old.tail;
-      old.tail = bucket.tail;
-    }
-    bucket = {};
+    old.append(entries_, buckets_[t & mask_]);
+    buckets_[t & mask_] = {};
   }
   oldest_ = oldest;
-  if (old.head == kNoEntry) return;
-  Fifo& bucket = buckets_[oldest & mask_];
-  if (bucket.head == kNoEntry) {
-    bucket = old;
-  } else {
-    entries_[old.tail].next = bucket.head;
-    entries_[bucket.head].prev = old.tail;
-    bucket.head = old.head;
-  }
+  old.append(entries_, buckets_[oldest & mask_]);
+  buckets_[oldest & mask_] = old;
 }
 
 void LruRetention::add(EntryId x, Tick tick, How how) {
   advance_to(tick);
-  PrivateEntry& entry = entries_[x];
-  entry.tick = tick;
+  entries_[x].tick = tick;
   first_ = std::min(first_, std::max(tick, oldest_));
-  Fifo& fifo = bucket(tick);
   if (how == How::kInTurn) {
-    entry.prev = kNoEntry;
-    entry.next = fifo.head;
-    (fifo.head == kNoEntry ? fifo.tail : entries_[fifo.head].prev) = x;
-    fifo.head = x;
+    bucket(tick).push_front(entries_, x);
   } else {
-    entry.prev = fifo.tail;
-    entry.next = kNoEntry;
-    (fifo.tail == kNoEntry ? fifo.head : entries_[fifo.tail].next) = x;
-    fifo.tail = x;
+    bucket(tick).push_back(entries_, x);
   }
   ++listed_;
 }
 
 void LruRetention::remove(EntryId x) {
-  PrivateEntry& entry = entries_[x];
-  Fifo& fifo = bucket(entry.tick);
-  (entry.prev == kNoEntry ? fifo.head : entries_[entry.prev].next) = entry.next;
-  (entry.next == kNoEntry ? fifo.tail : entries_[entry.next].prev) = entry.prev;
-  entry.prev = entry.next = kNoEntry;
+  bucket(entries_[x].tick).erase(entries_, x);
   --listed_;
 }
 
@@ -80,14 +53,14 @@ EntryId LruRetention::take(Tick now, uint32_t* budget, Tick* tick) {
   while (*budget > 0 && listed_ > 0) {
     Tick& at = first_;
     at = std::max(at, oldest_);
-    while (bucket(at).head == kNoEntry) ++at;  // ends: something is listed, and nothing before first_
-    const EntryId x = bucket(at).head;
+    while (bucket(at).empty()) ++at;  // ends: something is listed, and nothing before first_
+    const EntryId x = bucket(at).first();
     --*budget;
     const Tick filed = entries_[x].tick;
     // A client wrote the word: a time that has not come yet is now.
     const Tick touched = std::min(touch_[x].load(std::memory_order_relaxed), now);
     remove(x);
-    if (const EntryId next = bucket(at).head; next != kNoEntry) {  // most likely the one after
+    if (const EntryId next = bucket(at).first(); next != kNoEntry) {  // most likely the one after
       __builtin_prefetch(&touch_[next]);
       __builtin_prefetch(&entries_[next], 1);
     }

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "pool/layout.h"
+#include "pool/retention_lists.h"
 
 namespace kvist {
 
@@ -34,7 +35,7 @@ namespace kvist {
 // gone(), whether or not the entry is listed, and to the pool while it is granted or free.
 struct PrivateEntry {
   uint32_t children : 28 = 0;  // live, stub or on their way
-  uint32_t policy : 2 = 0;     // which of several policies has it
+  uint32_t policy : 2 = 0;     // 1 + which of several policies has it; 0: none
   uint32_t sampled : 1 = 0;    // shadow caches serve its session too
   uint32_t is_tip : 1 = 0;     // end of a chain that a session is filling now
   EntryId prev = kNoEntry;
@@ -70,6 +71,9 @@ class Retention {
 
   virtual ~Retention() = default;
   virtual std::string_view name() const = 0;
+  // Of one that is made of several: which decides now, and how often that has changed.
+  virtual std::string_view ruling() const { return name(); }
+  virtual uint64_t changes() const { return 0; }
 
   // A block became readable. Comes before its add(), after its parent counts it as a child, and before the parent's touch
   // word says so.
@@ -104,7 +108,7 @@ class Retention {
 
 // Least recently used, deepest first: FIFO buckets of one tick each, oldest first; a leaf that was touched since it was
 // filed is filed again under its touch. Agrees with exact LRU on hit rates within .0003 for ticks up to 300 s
-// (measured on a conversation trace), at 8 bytes a tick of history.
+// (measured on a conversation trace), at 4 bytes a tick of history.
 //
 // Ticks older than `history` are one bucket: nothing that old is told apart.
 class LruRetention final : public Retention {
@@ -116,19 +120,16 @@ class LruRetention final : public Retention {
   void remove(EntryId x) override;
   EntryId take(Tick now, uint32_t* budget, Tick* tick) override;
   uint64_t listed() const override { return listed_; }
-  uint64_t metadata_bytes() const override { return buckets_.capacity() * sizeof(Fifo); }
+  uint64_t metadata_bytes() const override { return buckets_.capacity() * sizeof(Bucket); }
 
  private:
-  struct Fifo {
-    EntryId head = kNoEntry;
-    EntryId tail = kNoEntry;
-  };
-  Fifo& bucket(Tick tick) { return buckets_[(tick < oldest_ ? oldest_ : tick) & mask_]; }
+  using Bucket = Ring<PrivateEntry>;
+  Bucket& bucket(Tick tick) { return buckets_[(tick < oldest_ ? oldest_ : tick) & mask_]; }
   void advance_to(Tick tick);
 
   std::span<PrivateEntry> entries_;
   const std::atomic<uint32_t>* touch_;
-  std::vector<Fifo> buckets_;  // of ticks oldest_ .. oldest_ + size - 1
+  std::vector<Bucket> buckets_;  // of ticks oldest_ .. oldest_ + size - 1
   uint32_t mask_;
   Tick oldest_ = 0;
   Tick newest_ = 0;

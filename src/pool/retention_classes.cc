@@ -1,6 +1,7 @@
 #include "pool/retention_classes.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace kvist {
@@ -11,6 +12,16 @@ constexpr double kPriorWeight = 50;      // observations that the evidence below
 constexpr double kPriorChance = 0.1;     // of a return in each bucket; as it is constant, older is worth less
 constexpr double kLeftChance = 0.01;     // of what was left behind
 constexpr uint16_t kMostCounted = 4096;  // in one cell
+
+// A worth is above zero and below 2^-4: its exponent and 11 bits behind the point are 16 bits that stand in its order.
+constexpr int kWorthShift = 23 - 11;
+constexpr uint32_t kLeastWorth = (127u - 36u) << 23;  // 2^-36, as a float's bits
+
+uint16_t step_of(double worth) {
+  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(worth));
+  if (bits <= kLeastWorth) return 0;
+  return static_cast<uint16_t>(std::min((bits - kLeastWorth) >> kWorthShift, 0xffffu));
+}
 
 }  // namespace
 
@@ -23,10 +34,10 @@ void Pace::add_gap(int bucket) {
 }
 
 ReturnClass class_of(const Pace& pace, StopKind stop) {
-  const auto step = [](int bucket) { return 1 + std::min(bucket / 3, kPaceSteps - 2); };
-  const int mean = pace.mean == Pace::kNone ? 0 : step(pace.mean / 8);
-  const int last = pace.last == Pace::kNone ? 0 : step(pace.last);
-  return static_cast<ReturnClass>(2 + (mean * kPaceSteps + last) * kStopKinds + static_cast<int>(stop));
+  const auto step = [](int bucket) { return std::min(bucket / 3, kPaceSteps - 1); };
+  // There is a mean where there was a gap.
+  const int number = pace.last == Pace::kNone ? 0 : 1 + step(pace.mean / 8) * kPaceSteps + step(pace.last);
+  return static_cast<ReturnClass>(2 + number * kStopKinds + static_cast<int>(stop));
 }
 
 ReturnTimes::ReturnTimes() : counts_(kReturnClasses), worth_(size_t{kReturnClasses} * kAgeBuckets), chances_(worth_.size()) {
@@ -76,28 +87,35 @@ ReturnTimes::Chances ReturnTimes::chances(const Evidence& evidence, const Chance
 }
 
 void ReturnTimes::set_class(ReturnClass c, const Chances& chances) {
-  static const std::array<double, kAgeBuckets + 1> kStarts = [] {
-    std::array<double, kAgeBuckets + 1> starts;
-    for (int k = 0; k <= kAgeBuckets; ++k) starts[static_cast<size_t>(k)] = age_bucket_start(k);
-    return starts;
+  // Of an age (the middle of a bucket) and the end of a later one: for how much of a second room is taken.
+  static const std::array<Chances, kAgeBuckets> kRates = [] {
+    std::array<Chances, kAgeBuckets> rates{};
+    for (int a = 0; a < kAgeBuckets; ++a) {
+      const double age = (age_bucket_start(a) + age_bucket_start(a + 1)) / 2;
+      for (int k = a; k < kAgeBuckets; ++k)
+        rates[static_cast<size_t>(a)][static_cast<size_t>(k)] = 1 / (age_bucket_start(k + 1) - age + kHoldSeconds);
+    }
+    return rates;
   }();
-  float* worth = &worth_[size_t{c} * kAgeBuckets];
+  uint16_t* worth = &worth_[size_t{c} * kAgeBuckets];
   for (size_t a = 0; a < kAgeBuckets; ++a) {
-    chances_[size_t{c} * kAgeBuckets + a] = static_cast<float>(chances[a]);
-    const double age = (kStarts[a] + kStarts[a + 1]) / 2;
+    chances_[size_t{c} * kAgeBuckets + a] = static_cast<uint16_t>(chances[a] * 65535 + 0.5);
     double away = 1, best = 0;
     for (size_t k = a; k < kAgeBuckets; ++k) {
       away *= 1 - chances[k];
-      best = std::max(best, (1 - away) / (kStarts[k + 1] - age + kHoldSeconds));
+      best = std::max(best, (1 - away) * kRates[a][k]);
     }
-    worth[a] = static_cast<float>(best);
+    worth[a] = step_of(best);
   }
+}
+
+double ReturnTimes::worth(ReturnClass c, int bucket) const {
+  return static_cast<double>(std::bit_cast<float>(kLeastWorth + (uint32_t{worth_step(c, bucket)} << kWorthShift)));
 }
 
 double ReturnTimes::chance(ReturnClass c, int from, int to) const {
   double away = 1;
-  for (int k = from; k <= to; ++k)
-    away *= 1 - static_cast<double>(chances_[size_t{c} * kAgeBuckets + static_cast<size_t>(k)]);
+  for (int k = from; k <= to; ++k) away *= 1 - chances_[size_t{c} * kAgeBuckets + static_cast<size_t>(k)] / 65535.0;
   return 1 - away;
 }
 
@@ -115,25 +133,21 @@ void ReturnTimes::learn() {
   set_class(kLeftBehind, chances(evidence_of(counts_[kLeftBehind]), constant));
   constant.fill(kPriorChance);
   set_class(kCrowd, chances(evidence_of(counts_[kCrowd]), constant));
-  for (int stop = 0; stop < kStopKinds; ++stop) {
-    std::array<Evidence, kPaceSteps> of_mean;
-    Evidence all;
-    const auto number = [&](int mean, int last) {
-      return static_cast<ReturnClass>(2 + (mean * kPaceSteps + last) * kStopKinds + stop);
-    };
-    for (int mean = 0; mean < kPaceSteps; ++mean) {
-      for (int last = 0; last < kPaceSteps; ++last)
-        of_mean[static_cast<size_t>(mean)].add(evidence_of(counts_[number(mean, last)]));
-      all.add(of_mean[static_cast<size_t>(mean)]);
-    }
-    const Chances general = chances(all, constant);
-    for (int mean = 0; mean < kPaceSteps; ++mean) {
-      const Chances paced = chances(of_mean[static_cast<size_t>(mean)], general);
-      for (int last = 0; last < kPaceSteps; ++last) {
-        const ReturnClass c = number(mean, last);
-        set_class(c, chances(evidence_of(counts_[c]), paced));
-      }
-    }
+  for (int stop = 0; stop < kStopKinds; ++stop) learn_stop(stop, constant);
+}
+
+// A class leans on all of its mean pace, those on all of the stop reason.
+void ReturnTimes::learn_stop(int stop, const Chances& constant) {
+  const auto number = [stop](int pace) { return static_cast<ReturnClass>(2 + pace * kStopKinds + stop); };
+  const auto group = [](int pace) { return pace == 0 ? size_t{0} : static_cast<size_t>(1 + (pace - 1) / kPaceSteps); };
+  std::array<Evidence, 1 + kPaceSteps> of_mean;
+  Evidence all;
+  for (int pace = 0; pace < kPaces; ++pace) of_mean[group(pace)].add(evidence_of(counts_[number(pace)]));
+  for (const Evidence& evidence : of_mean) all.add(evidence);
+  const Chances general = chances(all, constant);
+  for (int pace = 0; pace < kPaces; ++pace) {
+    const Chances paced = chances(of_mean[group(pace)], general);
+    set_class(number(pace), chances(evidence_of(counts_[number(pace)]), paced));
   }
 }
 

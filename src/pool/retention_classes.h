@@ -18,7 +18,7 @@
 //
 // Old evidence fades: the counts of a class are halved when they reach a bound.
 //
-// Threads: one at a time. Memory: constant, about 100 KB.
+// Threads: one at a time. Memory: constant, 56 KB.
 #pragma once
 
 #include <array>
@@ -55,10 +55,11 @@ struct Pace {
 // Numbered from 0. Two are no sessions: what a session left behind when it went on from an earlier block, and chains that
 // are not told apart because there are too many.
 using ReturnClass = uint16_t;
-inline constexpr int kPaceSteps = 10;  // none, then 3 buckets each
+inline constexpr int kPaceSteps = 9;                        // of 3 buckets each
+inline constexpr int kPaces = 1 + kPaceSteps * kPaceSteps;  // none, then mean and last
 inline constexpr ReturnClass kLeftBehind = 0;
 inline constexpr ReturnClass kCrowd = 1;
-inline constexpr int kReturnClasses = 2 + kPaceSteps * kPaceSteps * kStopKinds;
+inline constexpr int kReturnClasses = 2 + kPaces * kStopKinds;
 ReturnClass class_of(const Pace& pace, StopKind stop);
 
 class ReturnTimes {
@@ -75,14 +76,19 @@ class ReturnTimes {
   uint64_t observations() const { return observations_; }
   // Brings worth() up to date. About 0.2 ms.
   void learn();
-  double worth(ReturnClass c, int bucket) const { return worth_[size_t{c} * kAgeBuckets + static_cast<size_t>(bucket)]; }
+  // In steps of half a thousandth of itself; no less than 2^-36.
+  double worth(ReturnClass c, int bucket) const;
+  // The same as a number of 16 bits, for comparing.
+  uint16_t worth_step(ReturnClass c, int bucket) const {
+    return worth_[size_t{c} * kAgeBuckets + static_cast<size_t>(bucket)];
+  }
 
   // The estimate behind it: of those that stayed away until the bucket began, the share that returns before bucket `to`
   // ends.
   double chance(ReturnClass c, int from, int to) const;
 
   uint64_t metadata_bytes() const {
-    return counts_.capacity() * sizeof(Counts) + (worth_.capacity() + chances_.capacity()) * sizeof(float);
+    return counts_.capacity() * sizeof(Counts) + (worth_.capacity() + chances_.capacity()) * sizeof(uint16_t);
   }
 
  private:
@@ -101,11 +107,12 @@ class ReturnTimes {
   static Evidence evidence_of(const Counts& counts);
   static Chances chances(const Evidence& evidence, const Chances& prior);
   void set_class(ReturnClass c, const Chances& chances);
+  void learn_stop(int stop, const Chances& constant);
   void count(uint16_t& where);
 
   std::vector<Counts> counts_;
-  std::vector<float> worth_;
-  std::vector<float> chances_;  // of a return in each bucket
+  std::vector<uint16_t> worth_;    // worth_step()
+  std::vector<uint16_t> chances_;  // of a return in each bucket, of 65535
   uint64_t unlearned_ = 0;
   uint64_t observations_ = 0;
 };

@@ -34,12 +34,11 @@ void FrequencyRetention::born(const Birth& birth, Tick now) {
 void FrequencyRetention::file(EntryId x, Word word, uint32_t above_floor, bool in_front) {
   word.height = static_cast<uint8_t>(floor_ + std::min(above_floor, kHighest));
   set_word(x, word);
-  Fifo& fifo = heights_[word.height];
-  PrivateEntry& entry = entries_[x];
-  entry.prev = in_front ? kNoEntry : fifo.tail;
-  entry.next = in_front ? fifo.head : kNoEntry;
-  (entry.prev == kNoEntry ? fifo.head : entries_[entry.prev].next) = x;
-  (entry.next == kNoEntry ? fifo.tail : entries_[entry.next].prev) = x;
+  if (in_front) {
+    heights_[word.height].push_front(entries_, x);
+  } else {
+    heights_[word.height].push_back(entries_, x);
+  }
   ++listed_;
 }
 
@@ -56,19 +55,15 @@ void FrequencyRetention::add(EntryId x, Tick tick, How how) {
 }
 
 void FrequencyRetention::remove(EntryId x) {
-  PrivateEntry& entry = entries_[x];
-  Fifo& fifo = heights_[word(x).height];
-  (entry.prev == kNoEntry ? fifo.head : entries_[entry.prev].next) = entry.next;
-  (entry.next == kNoEntry ? fifo.tail : entries_[entry.next].prev) = entry.prev;
-  entry.prev = entry.next = kNoEntry;
+  heights_[word(x).height].erase(entries_, x);
   --listed_;
 }
 
 EntryId FrequencyRetention::take(Tick now, uint32_t* budget, Tick* tick) {
   uint32_t above = 0;
   while (*budget > 0 && listed_ > 0) {
-    while (heights_[static_cast<uint8_t>(floor_ + above)].head == kNoEntry) ++above;  // ends: something is listed
-    const EntryId x = heights_[static_cast<uint8_t>(floor_ + above)].head;
+    while (heights_[static_cast<uint8_t>(floor_ + above)].empty()) ++above;  // ends: something is listed
+    const EntryId x = heights_[static_cast<uint8_t>(floor_ + above)].first();
     --*budget;
     const Tick read = std::min(touch_[x].load(std::memory_order_relaxed), now);
     Word w = word(x);

@@ -9,7 +9,7 @@
 // Better than LRU by up to a point on the public conversation trace, and worse by up to twelve on agent sessions, which are
 // used often and then never again: for workloads that are known, and for the guard (retention_auto.h) to choose.
 //
-// Memory: the entry's links and 2 KB. Threads: one at a time.
+// Memory: the entry's links and 1 KB. Threads: one at a time.
 #pragma once
 
 #include <array>
@@ -42,12 +42,9 @@ class FrequencyRetention final : public Retention {
   void set_word(EntryId x, Word word);
   void file(EntryId x, Word word, uint32_t above_floor, bool in_front);
 
-  struct Fifo {
-    EntryId head = kNoEntry, tail = kNoEntry;
-  };
   std::span<PrivateEntry> entries_;
   const std::atomic<uint32_t>* touch_;
-  std::array<Fifo, 256> heights_{};
+  std::array<Ring<PrivateEntry>, 256> heights_{};
   uint8_t floor_ = 0;
   uint8_t taken_uses_ = 1;  // of what was taken last, until its parent has them
   uint64_t listed_ = 0;

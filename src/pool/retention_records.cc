@@ -1,7 +1,6 @@
 // The records of SessionRetention: where they come from, how they are found again, in which list they stand.
 #include <algorithm>
-#include <bit>
-#include <numeric>
+#include <utility>
 
 #include "pool/retention_session.h"
 
@@ -10,6 +9,9 @@ namespace {
 
 constexpr uint32_t kReserve = 16;      // records that sessions leave to the crowd
 constexpr uint32_t kMovesACall = 512;  // of sessions whose age has changed
+constexpr uint64_t kFewestToLearn = 32, kMostToLearn = 2048;
+constexpr uint16_t kKeptList = kReturnClasses * kAgeBuckets;
+constexpr Tick kForGood = ~Tick{0};
 
 }  // namespace
 
@@ -82,6 +84,7 @@ void SessionRetention::move_block(EntryId x, Slot to) {
 void SessionRetention::drop_block(Slot slot) {
   Record& record = records_[slot];
   if (--record.blocks > 0 || slot == collectors_[0] || slot == collectors_[1]) return;
+  if (slot == emptied_) settle_emptied();
   if (record.kind == Kind::kSession) --sessions_;
   if (record.named) erase_key(slot);
   free_slot(slot);
@@ -91,22 +94,20 @@ void SessionRetention::drop_block(Slot slot) {
 
 // Every block of the session was evicted.
 void SessionRetention::remember(Slot slot) {
+  if (slot == emptied_) settle_emptied();
   Record& record = records_[slot];
   record.bucket = static_cast<uint8_t>(age_of(record));
   times_.lost(class_of_record(record), record.bucket);
   record.kind = Kind::kRemembered;
   --sessions_;
   if (!record.named) insert_key(slot);
-  record.prev = remembered_list_.last;
-  record.next = 0;
-  (record.prev == 0 ? remembered_list_.first : records_[record.prev].next) = slot;
-  remembered_list_.last = slot;
+  remembered_list_.push_back(records_, slot);
   if (++remembered_ > records_.size() / 2) forget_oldest();
 }
 
 // It was watched until now, and did not come back.
 void SessionRetention::forget_oldest() {
-  const Slot slot = remembered_list_.first;
+  const Slot slot = remembered_list_.first();
   const ReturnClass c = class_of_record(records_[slot]);
   times_.found_again(c, records_[slot].bucket);
   times_.lost(c, age_of(records_[slot]));
@@ -114,10 +115,8 @@ void SessionRetention::forget_oldest() {
 }
 
 void SessionRetention::forget(Slot slot) {
-  Record& record = records_[slot];
   erase_key(slot);
-  (record.prev == 0 ? remembered_list_.first : records_[record.prev].next) = record.next;
-  (record.next == 0 ? remembered_list_.last : records_[record.next].prev) = record.prev;
+  remembered_list_.erase(records_, slot);
   --remembered_;
   free_slot(slot);
 }
@@ -142,35 +141,6 @@ void SessionRetention::resume(Slot slot, Slot from) {
   if (listed) unfile(slot);
   record.pace = pace;
   if (listed) file(slot);
-}
-
-size_t SessionRetention::place_of(uint32_t key) const { return (key * 0x9e3779b1u) & (table_.size() - 1); }
-
-SessionRetention::Slot SessionRetention::find_key(uint32_t key) const {
-  for (size_t at = place_of(key); table_[at] != 0; at = (at + 1) & (table_.size() - 1)) {
-    if (records_[table_[at]].key == key) return table_[at];
-  }
-  return 0;
-}
-
-void SessionRetention::insert_key(Slot slot) {
-  size_t at = place_of(records_[slot].key);
-  while (table_[at] != 0) at = (at + 1) & (table_.size() - 1);
-  table_[at] = slot;
-}
-
-// Closes the gap, so that each key is found from its place on without a hole (Knuth, vol. 3, 6.4, algorithm R).
-void SessionRetention::erase_key(Slot slot) {
-  const size_t mask = table_.size() - 1;
-  size_t hole = place_of(records_[slot].key);
-  while (table_[hole] != slot) hole = (hole + 1) & mask;
-  for (size_t at = (hole + 1) & mask; table_[at] != 0; at = (at + 1) & mask) {
-    const size_t home = place_of(records_[table_[at]].key);
-    if (((at - home) & mask) < ((at - hole) & mask)) continue;
-    table_[hole] = table_[at];
-    hole = at;
-  }
-  table_[hole] = 0;
 }
 
 // ---- uses ---------------------------------------------------------------------------------------------------------
@@ -207,123 +177,149 @@ void SessionRetention::use(Slot slot, Tick at) {
 
 // When its chain's end was read last: of several ends the one that is oldest here, or the one that is newest.
 Tick SessionRetention::last_read(const Record& record) const {
-  if (record.leaf == kNoEntry || record.kind != Kind::kSession) return 0;
-  return std::max(touched(record.leaf, now_), touched(entries_[record.leaf].prev, now_));
+  if (record.leaves.empty() || record.kind != Kind::kSession) return 0;
+  return std::max(touched(record.leaves.first(), now_), touched(record.leaves.last(entries_), now_));
 }
 
 // ---- lists --------------------------------------------------------------------------------------------------------
 
 void SessionRetention::link_leaf(EntryId x, Record& record, bool in_front) {
-  PrivateEntry& leaf = entries_[x];
-  if (record.leaf == kNoEntry) {
-    leaf.prev = leaf.next = x;
-    record.leaf = x;
-    return;
-  }
-  PrivateEntry& first = entries_[record.leaf];
-  leaf.next = record.leaf;
-  leaf.prev = first.prev;
-  entries_[first.prev].next = x;
-  first.prev = x;
-  if (in_front) record.leaf = x;
-}
-
-void SessionRetention::unlink_leaf(EntryId x, Record& record) {
-  PrivateEntry& leaf = entries_[x];
-  if (leaf.next == x) {
-    record.leaf = kNoEntry;
+  if (in_front) {
+    record.leaves.push_front(entries_, x);
   } else {
-    entries_[leaf.prev].next = leaf.next;
-    entries_[leaf.next].prev = leaf.prev;
-    if (record.leaf == x) record.leaf = leaf.next;
+    record.leaves.push_back(entries_, x);
   }
-  leaf.prev = leaf.next = kNoEntry;
 }
 
-size_t SessionRetention::list_of(const Record& record) const {
-  return record.kept ? lists_.size() - 1 : size_t{class_of_record(record)} * kAgeBuckets + record.bucket;
+// Where that was its last leaf, the session leaves its list, but not at once: a chain that is stored or given up block by
+// block has another leaf in the next call.
+void SessionRetention::unlink_leaf(EntryId x, Slot slot) {
+  records_[slot].leaves.erase(entries_, x);
+  if (!records_[slot].leaves.empty() || slot == emptied_) return;
+  settle_emptied();
+  emptied_ = slot;
+}
+
+void SessionRetention::settle_emptied() {
+  const Slot slot = std::exchange(emptied_, 0);
+  if (slot != 0 && records_[slot].listed && records_[slot].leaves.empty()) unfile(slot);
+}
+
+uint16_t SessionRetention::list_of(const Record& record) const {
+  return record.kept ? kKeptList : static_cast<uint16_t>(class_of_record(record) * kAgeBuckets + record.bucket);
+}
+
+// Lists stand in the order of what keeping their sessions is worth; among equals the older one is first.
+uint64_t SessionRetention::order_of(uint16_t list) const {
+  if (list == kKeptList) return uint64_t{1} << 48 | list;
+  const int bucket = list % kAgeBuckets;
+  const uint64_t worth = times_.worth_step(static_cast<ReturnClass>(list / kAgeBuckets), bucket);
+  return worth << 32 | static_cast<uint64_t>(kAgeBuckets - bucket) << 16 | list;
+}
+
+// Where the list stands, or would stand.
+size_t SessionRetention::find_list(uint64_t order) const {
+  const auto at =
+      std::lower_bound(lists_.begin(), lists_.end(), order, [](const List& l, uint64_t o) { return l.order < o; });
+  return static_cast<size_t>(at - lists_.begin());
+}
+
+Tick SessionRetention::due(const Record& record) const {
+  const Tick after = leaves_bucket_[record.bucket];
+  return after > kForGood - record.last ? kForGood : record.last + after;
 }
 
 void SessionRetention::file(Slot slot, bool in_front) {
   Record& record = records_[slot];
   record.bucket = static_cast<uint8_t>(age_of(record));
   record.listed = true;
-  const size_t list = list_of(record);
-  Ends& ends = lists_[list];
-  record.prev = in_front ? 0 : ends.last;
-  record.next = in_front ? ends.first : 0;
-  (record.prev == 0 ? ends.first : records_[record.prev].next) = slot;
-  (record.next == 0 ? ends.last : records_[record.next].prev) = slot;
-  filled_[rank_of_[list] / 64] |= uint64_t{1} << (rank_of_[list] % 64);
+  const uint64_t order = order_of(list_of(record));
+  const size_t at = find_list(order);
+  if (at == lists_.size() || lists_[at].order != order) {
+    lists_.insert(lists_.begin() + static_cast<ptrdiff_t>(at), {order, {}, kForGood});
+    in_front = true;
+  }
+  List& list = lists_[at];
+  if (in_front) {
+    list.sessions.push_front(records_, slot);
+    list.due = std::min(list.due, due(record));
+  } else {
+    list.sessions.push_back(records_, slot);
+  }
 }
 
 // By the class and bucket under which it was filed: both stay as they are while it is listed.
 void SessionRetention::unfile(Slot slot) {
   Record& record = records_[slot];
-  const size_t list = list_of(record);
-  Ends& ends = lists_[list];
-  (record.prev == 0 ? ends.first : records_[record.prev].next) = record.next;
-  (record.next == 0 ? ends.last : records_[record.next].prev) = record.prev;
-  record.prev = record.next = 0;
+  const size_t at = find_list(order_of(list_of(record)));
+  List& list = lists_[at];
+  list.sessions.erase(records_, slot);
   record.listed = false;
-  if (ends.first == 0) filled_[rank_of_[list] / 64] &= ~(uint64_t{1} << (rank_of_[list] % 64));
+  if (list.sessions.empty()) {
+    lists_.erase(lists_.begin() + static_cast<ptrdiff_t>(at));
+  } else if (!record.kept) {
+    list.due = std::min(list.due, due(records_[list.sessions.first()]));
+  }
 }
 
 // What was kept may be asked for again: by now it may have been let go.
 void SessionRetention::release_kept() {
   round_over_ = false;
-  uint32_t moves = 0;
-  for (Slot slot; (slot = lists_.back().first) != 0 && ++moves <= kMovesACall;) {
+  for (uint32_t moves = 0; moves < kMovesACall && !lists_.empty() && lists_.back().number() == kKeptList; ++moves) {
+    const Slot slot = lists_.back().sessions.first();
     unfile(slot);
     records_[slot].kept = false;
     file(slot);
   }
 }
 
-// Moves sessions that have got older into the lists of their age. A list is in the order of age, so its first ones tell.
+// Moves sessions that have got older into the lists of their age.
 void SessionRetention::age_lists() {
-  if (aged_ == now_ && aging_word_ == 0) return;
-  aged_ = now_;
-  uint32_t moves = 0;
-  for (; aging_word_ < filled_.size(); ++aging_word_) {
-    for (uint64_t lists = filled_[aging_word_]; lists != 0; lists &= lists - 1) {
-      const size_t list = ranked_[aging_word_ * 64 + static_cast<size_t>(std::countr_zero(lists))];
-      if (list == lists_.size() - 1) continue;
-      const auto bucket = static_cast<int>(list % kAgeBuckets);
-      for (Slot slot; (slot = lists_[list].first) != 0 && age_of(records_[slot]) > bucket;) {
-        if (++moves > kMovesACall) return;
-        if (const Tick read = last_read(records_[slot]); read > records_[slot].last) {
-          use(slot, read);
-        } else {
-          unfile(slot);
-          file(slot);
-        }
-      }
-    }
+  if (aged_ == now_) return;
+  std::array<uint16_t, 64> older;
+  size_t count = 0;
+  for (const List& list : lists_) {
+    if (list.due > now_) continue;
+    if (count == older.size()) break;
+    older[count++] = list.number();
   }
-  aging_word_ = 0;
+  uint32_t moves = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (!age_list(older[i], &moves)) return;
+  }
+  if (count < older.size()) aged_ = now_;  // else the next call goes on
 }
 
-// Stands the lists in the order of what keeping their sessions is worth; among equals the older one is first.
-void SessionRetention::rank_lists() {
-  ranked_at_ = now_;
-  std::iota(ranked_.begin(), ranked_.end(), uint16_t{0});
-  const auto worth = [&](uint16_t list) {
-    if (list == lists_.size() - 1) return 1e9;
-    return times_.worth(static_cast<ReturnClass>(list / kAgeBuckets), list % kAgeBuckets);
-  };
-  std::sort(ranked_.begin(), ranked_.end(), [&](uint16_t a, uint16_t b) {
-    const double of_a = worth(a), of_b = worth(b);
-    if (of_a != of_b) return of_a < of_b;
-    const int age_a = a % kAgeBuckets, age_b = b % kAgeBuckets;
-    return age_a != age_b ? age_a > age_b : a < b;
-  });
-  std::fill(filled_.begin(), filled_.end(), 0);
-  for (size_t rank = 0; rank < ranked_.size(); ++rank) {
-    rank_of_[ranked_[rank]] = static_cast<uint16_t>(rank);
-    if (lists_[ranked_[rank]].first != 0) filled_[rank / 64] |= uint64_t{1} << (rank % 64);
+// A list is in the order of age, so its first ones tell. False: it is not done.
+bool SessionRetention::age_list(uint16_t number, uint32_t* moves) {
+  const uint64_t order = order_of(number);
+  for (;; ++*moves) {
+    const size_t at = find_list(order);
+    if (at == lists_.size() || lists_[at].order != order) return true;
+    const Slot slot = lists_[at].sessions.first();
+    const Record& record = records_[slot];
+    if (number == kKeptList || age_of(record) <= record.bucket) {
+      lists_[at].due = number == kKeptList ? kForGood : due(record);
+      return true;
+    }
+    if (*moves >= kMovesACall) return false;
+    if (const Tick read = last_read(record); read > record.last) {
+      use(slot, read);
+    } else {
+      unfile(slot);
+      file(slot);
+    }
   }
-  aging_word_ = 0;
+}
+
+// Once enough was seen: what sessions are worth now, and the order of their lists.
+void SessionRetention::learn() {
+  const uint64_t enough = std::clamp(times_.observations() / 4, kFewestToLearn, kMostToLearn);
+  if (times_.unlearned() < enough || learned_at_ == now_) return;
+  learned_at_ = now_;
+  times_.learn();
+  for (List& list : lists_) list.order = order_of(list.number());
+  std::sort(lists_.begin(), lists_.end(), [](const List& a, const List& b) { return a.order < b.order; });
 }
 
 // ---- for tests ----------------------------------------------------------------------------------------------------
@@ -339,30 +335,41 @@ std::string SessionRetention::self_check() const {
     remembered += record.kind == Kind::kRemembered;
     const std::string here = "record " + std::to_string(slot);
     if (record.kind == Kind::kRemembered && record.blocks != 0) return here + " is remembered and has blocks";
-    if (record.listed != (record.leaf != kNoEntry)) return here + " is listed without leaves, or has some and is not";
+    if (record.listed == record.leaves.empty() && !(slot == emptied_ && record.listed))
+      return here + " is listed without leaves, or has some and is not";
     if ((record.named || record.kind == Kind::kRemembered) && find_key(record.key) == 0)
       return here + " is not found by its key";
-    EntryId x = record.leaf;
+    EntryId x = record.leaves.first();
     if (x == kNoEntry) continue;
     do {
       if (owner(x) != slot) return here + " lists a leaf of another";
       ++leaves;
       x = entries_[x].next;
-    } while (x != record.leaf && leaves <= entries_.size());
+    } while (x != record.leaves.first() && leaves <= entries_.size());
   }
   if (leaves != listed_) return "leaves: counted " + std::to_string(leaves) + ", kept " + std::to_string(listed_);
   if (owned != blocks_) return "blocks: counted " + std::to_string(owned) + ", kept " + std::to_string(blocks_);
   if (kept != sessions_) return "sessions are counted wrongly";
   if (remembered != remembered_) return "remembered sessions are counted wrongly";
   if (used + free_records_ + 1 != records_.size()) return "records are lost";
+  return check_lists();
+}
+
+std::string SessionRetention::check_lists() const {
   uint64_t filed = 0;
-  for (size_t list = 0; list < lists_.size(); ++list) {
-    const bool marked = (filled_[rank_of_[list] / 64] >> (rank_of_[list] % 64) & 1) != 0;
-    if (marked != (lists_[list].first != 0)) return "list " + std::to_string(list) + " is marked wrongly";
-    for (Slot slot = lists_[list].first; slot != 0; slot = records_[slot].next) {
+  for (size_t at = 0; at < lists_.size(); ++at) {
+    const List& list = lists_[at];
+    const std::string here = "list " + std::to_string(list.number());
+    if (list.sessions.empty()) return here + " has no sessions";
+    if (list.order != order_of(list.number())) return here + " stands where it was worth something else";
+    if (at > 0 && lists_[at - 1].order >= list.order) return here + " is out of order";
+    Slot slot = list.sessions.first();
+    if (list.number() != kKeptList && list.due > due(records_[slot])) return here + " would be looked at too late";
+    do {
       ++filed;
-      if (list_of(records_[slot]) != list) return "a record stands in another's list";
-    }
+      if (!records_[slot].listed || list_of(records_[slot]) != list.number()) return here + " has a record of another";
+      slot = records_[slot].next;
+    } while (slot != list.sessions.first() && filed <= records_.size());
   }
   for (Slot slot = 1; slot < fresh_; ++slot) filed -= records_[slot].listed;
   return filed == 0 ? "" : "lists and records disagree";

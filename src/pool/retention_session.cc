@@ -1,7 +1,6 @@
 #include "pool/retention_session.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace kvist {
 namespace {
@@ -10,28 +9,33 @@ constexpr uint32_t kEntriesARecord = 16;
 constexpr uint32_t kFewestRecords = 1024;
 constexpr uint32_t kSilentSeconds = 4;  // a chain that grows after so long without a read is used anew
 constexpr uint32_t kLeavesLeftAtOnce = 16;
-constexpr uint64_t kFewestToLearn = 32, kMostToLearn = 2048;
+constexpr uint64_t kNever = ~uint32_t{0};
 
 }  // namespace
 
-SessionRetention::SessionRetention(std::span<PrivateEntry> entries, const std::atomic<uint32_t>* touch, uint32_t tick_ms)
+uint32_t SessionRetention::usual_sessions(size_t entries) {
+  return std::max(static_cast<uint32_t>(entries) / kEntriesARecord, kFewestRecords);
+}
+
+SessionRetention::SessionRetention(std::span<PrivateEntry> entries, const std::atomic<uint32_t>* touch, uint32_t tick_ms,
+                                   uint32_t most_sessions)
     : entries_(entries),
       touch_(touch),
       tick_ms_(std::max(tick_ms, 1u)),
-      records_(std::max(static_cast<uint32_t>(entries.size()) / kEntriesARecord, kFewestRecords) + 1),
+      records_((most_sessions == 0 ? usual_sessions(entries.size()) : most_sessions) + 1),
       free_records_(static_cast<uint32_t>(records_.size()) - 1),
-      table_(std::bit_ceil(records_.size() - 1) * 2),
-      lists_(size_t{kReturnClasses} * kAgeBuckets + 1),
-      rank_of_(lists_.size()),
-      ranked_(lists_.size()),
-      filled_((lists_.size() + 63) / 64) {
-  rank_lists();
+      keys_(records_.size() - 1) {
+  for (int bucket = 0; bucket < kAgeBuckets; ++bucket) {
+    auto seconds = static_cast<uint64_t>(age_bucket_start(bucket + 1));
+    while (bucket < kAgeBuckets - 1 && age_bucket(seconds) <= bucket) ++seconds;
+    const uint64_t ticks = bucket == kAgeBuckets - 1 ? kNever : (seconds * 1000 + tick_ms_ - 1) / tick_ms_;
+    leaves_bucket_[static_cast<size_t>(bucket)] = static_cast<Tick>(std::min<uint64_t>(ticks, kNever));
+  }
   for (const Kind kind : {Kind::kLeft, Kind::kMany}) collector(kind);  // so that there is one of each
 }
 
 uint64_t SessionRetention::metadata_bytes() const {
-  return records_.capacity() * sizeof(Record) + table_.capacity() * sizeof(Slot) + lists_.capacity() * sizeof(Ends) +
-         (rank_of_.capacity() + ranked_.capacity()) * sizeof(uint16_t) + filled_.capacity() * sizeof(uint64_t) +
+  return records_.capacity() * sizeof(Record) + keys_.metadata_bytes() + lists_.capacity() * sizeof(List) +
          times_.metadata_bytes();
 }
 
@@ -92,10 +96,9 @@ SessionRetention::Slot SessionRetention::continued(const Birth& birth) {
 // The session goes on elsewhere: what ends here now is not its end any more.
 void SessionRetention::leave_behind(Slot slot) {
   Record& record = records_[slot];
-  for (uint32_t i = 0; i < kLeavesLeftAtOnce && record.leaf != kNoEntry; ++i) {
-    const EntryId x = record.leaf;
-    unlink_leaf(x, record);
-    if (record.leaf == kNoEntry) unfile(slot);
+  for (uint32_t i = 0; i < kLeavesLeftAtOnce && !record.leaves.empty(); ++i) {
+    const EntryId x = record.leaves.first();
+    unlink_leaf(x, slot);
     const Slot left = collector(Kind::kLeft);
     move_block(x, left);
     link_leaf(x, records_[left], false);
@@ -140,6 +143,7 @@ void SessionRetention::used(EntryId tip, uint64_t session, StopKind stop, Tick n
 void SessionRetention::maintain(Tick now) {
   now_ = std::max(now_, now);
   age_lists();
+  learn();
 }
 
 void SessionRetention::add(EntryId x, Tick tick, How how) {
@@ -167,8 +171,7 @@ void SessionRetention::add(EntryId x, Tick tick, How how) {
 
 void SessionRetention::remove(EntryId x) {
   const Slot slot = owner(x);
-  unlink_leaf(x, records_[slot]);
-  if (records_[slot].leaf == kNoEntry) unfile(slot);
+  unlink_leaf(x, slot);
   --listed_;
   taken_from_ = 0;
 }
@@ -177,22 +180,14 @@ EntryId SessionRetention::take(Tick now, uint32_t* budget, Tick* tick) {
   if (now > now_ || round_over_) release_kept();
   now_ = std::max(now_, now);
   age_lists();
-  const uint64_t enough = std::clamp(times_.observations() / 4, kFewestToLearn, kMostToLearn);
-  if (times_.unlearned() >= enough && ranked_at_ != now_) {
-    times_.learn();
-    rank_lists();
-  }
-  size_t word = 0;
   while (*budget > 0 && listed_ > 0) {
-    while (filled_[word] == 0) ++word;  // ends: something is listed
-    const size_t rank = word * 64 + static_cast<size_t>(std::countr_zero(filled_[word]));
-    const Slot slot = lists_[ranked_[rank]].first;
+    settle_emptied();
+    const Slot slot = lists_.front().sessions.first();
     Record& record = records_[slot];
-    const EntryId x = record.leaf;
+    const EntryId x = record.leaves.first();
     --*budget;
     const Tick read = touched(x, now_);
-    unlink_leaf(x, record);
-    if (record.leaf == kNoEntry) unfile(slot);
+    unlink_leaf(x, slot);
     if (read <= record.last) {
       --listed_;
       taken_from_ = record.kind == Kind::kSession ? 0 : slot;
@@ -200,7 +195,6 @@ EntryId SessionRetention::take(Tick now, uint32_t* budget, Tick* tick) {
       *tick = record.last;
       return x;
     }
-    word = 0;
     if (record.kind == Kind::kSession) {
       link_leaf(x, record, false);
       use(slot, read);

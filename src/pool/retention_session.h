@@ -14,8 +14,9 @@
 // name is told, it goes on with its pace. What comes in beyond the number of sessions that are told apart is a crowd: chains
 // of one tick share a record, and the policy is LRU for them.
 //
-// Order: sessions stand in lists by class and age, of which there is a constant number; the lists stand in the order of
-// their worth, which is learned anew as sessions return and are given up. So the next block is found in constant time.
+// Order: sessions stand in lists by class and age; the lists that have any stand in the order of their worth, which is
+// learned anew as sessions return and are given up. So the next block is found at once. Blocks come and go without their
+// session moving: it is filed anew when it is used, gets older by half an octave, or has lost its last leaf for good.
 //
 // Memory: the entry's links and a record of 32 bytes for every 16 entries. Threads: one at a time.
 #pragma once
@@ -32,7 +33,10 @@ namespace kvist {
 
 class SessionRetention final : public Retention {
  public:
-  SessionRetention(std::span<PrivateEntry> entries, const std::atomic<uint32_t>* touch, uint32_t tick_ms);
+  // `most_sessions` that are told apart, the remembered ones included; 0: one for every 16 entries, at least 1,024.
+  SessionRetention(std::span<PrivateEntry> entries, const std::atomic<uint32_t>* touch, uint32_t tick_ms,
+                   uint32_t most_sessions = 0);
+  static uint32_t usual_sessions(size_t entries);
 
   std::string_view name() const override { return "session"; }
   void born(const Birth& birth, Tick now) override;
@@ -56,9 +60,9 @@ class SessionRetention final : public Retention {
   using Slot = uint32_t;
   enum class Kind : uint8_t { kFree, kSession, kRemembered, kLeft, kMany };
   struct Record {
-    EntryId leaf = kNoEntry;  // of its leaves, a ring, the one to go first
-    Slot prev = 0, next = 0;  // in its list, or among the remembered or free ones
-    Tick last = 0;            // its last use
+    Ring<PrivateEntry> leaves;  // the first one goes first
+    Slot prev = 0, next = 0;    // in its list, or among the remembered or free ones
+    Tick last = 0;              // its last use
     uint32_t blocks = 0;
     uint32_t key = 0;  // by which it is found again: of its name, or of its end
     uint32_t tip_depth = 0;
@@ -71,9 +75,14 @@ class SessionRetention final : public Retention {
     bool named : 1 = false;  // the key is of its name, and in the table
   };
   static_assert(sizeof(Record) == 32);
-  struct Ends {
-    Slot first = 0, last = 0;
+  // Sessions of one class and age bucket, longest ago used first; or those that were kept.
+  struct List {
+    uint64_t order = 0;  // by which lists stand: worth, then age, then the list's number in the low 16 bits
+    Ring<Record> sessions;
+    Tick due = 0;  // its first session is in the next age bucket from then on, or later
+    uint16_t number() const { return static_cast<uint16_t>(order); }
   };
+  static_assert(sizeof(List) == 16);
 
   Slot owner(EntryId x) const { return entries_[x].tick; }
   void set_owner(EntryId x, Slot slot) { entries_[x].tick = slot; }
@@ -94,26 +103,34 @@ class SessionRetention final : public Retention {
   void forget(Slot slot);
   void forget_oldest();
   void resume(Slot slot, Slot from);
-  size_t place_of(uint32_t key) const;
-  Slot find_key(uint32_t key) const;
-  void insert_key(Slot slot);
-  void erase_key(Slot slot);
+  auto key_of() const {
+    return [this](Slot slot) { return records_[slot].key; };
+  }
+  Slot find_key(uint32_t key) const { return keys_.find(key, key_of()); }
+  void insert_key(Slot slot) { keys_.insert(slot, key_of()); }
+  void erase_key(Slot slot) { keys_.erase(slot, key_of()); }
 
   // Uses.
   int age_of(const Record& record) const;
   ReturnClass class_of_record(const Record& record) const;
-  size_t list_of(const Record& record) const;
   void use(Slot slot, Tick at);
   Tick last_read(const Record& record) const;
 
   // Lists.
   void link_leaf(EntryId x, Record& record, bool in_front);
-  void unlink_leaf(EntryId x, Record& record);
+  void unlink_leaf(EntryId x, Slot slot);
+  void settle_emptied();
   void file(Slot slot, bool in_front = false);
   void unfile(Slot slot);
+  uint16_t list_of(const Record& record) const;
+  uint64_t order_of(uint16_t list) const;
+  size_t find_list(uint64_t order) const;
+  Tick due(const Record& record) const;
   void release_kept();
   void age_lists();
-  void rank_lists();
+  bool age_list(uint16_t list, uint32_t* moves);
+  void learn();
+  std::string check_lists() const;
 
   std::span<PrivateEntry> entries_;
   const std::atomic<uint32_t>* touch_;
@@ -126,20 +143,18 @@ class SessionRetention final : public Retention {
   uint32_t free_records_ = 0;
   uint64_t sessions_ = 0;
   uint64_t blocks_ = 0;
-  Ends remembered_list_;  // longest ago first
+  Ring<Record> remembered_list_;  // longest ago first
   uint64_t remembered_ = 0;
-  std::vector<Slot> table_;  // by key, open addressing; 0: empty
+  KeyTable keys_;  // of the named and the remembered ones
   std::array<Slot, 2> collectors_{};
 
-  std::vector<Ends> lists_;        // by class and age bucket; the last one is of what was kept
-  std::vector<uint16_t> rank_of_;  // of a list: where it stands
-  std::vector<uint16_t> ranked_;   // lists by worth, least first
-  std::vector<uint64_t> filled_;   // by rank, a bit: whether the list has sessions
+  std::vector<List> lists_;                        // those that have sessions, least worth first
+  std::array<Tick, kAgeBuckets> leaves_bucket_{};  // ticks after which a session has outgrown the bucket
+  Slot emptied_ = 0;                               // stands in its list though it may have no leaf: most get one at once
 
   Tick now_ = 0;
-  Tick aged_ = 0;          // up to when the lists' ages are right
-  size_t aging_word_ = 0;  // of filled_, where the next step goes on; 0: done
-  Tick ranked_at_ = 0;
+  Tick aged_ = 0;  // up to when the lists' ages are right
+  Tick learned_at_ = 0;
   bool round_over_ = false;     // something was evicted since the last take()
   Slot taken_from_ = 0;         // of the last take(), if no session's
   EntryId in_turn_ = kNoEntry;  // the parent of what was taken then

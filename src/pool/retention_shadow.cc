@@ -1,16 +1,18 @@
 #include "pool/retention_shadow.h"
 
 #include <algorithm>
-#include <bit>
+
+#include "pool/retention_session.h"
 
 namespace kvist {
 
-ShadowCache::ShadowCache(std::string_view policy, uint32_t capacity, uint32_t tick_ms)
-    : entries_(size_t{capacity} + 1),
-      touch_(entries_.size()),
-      names_(entries_.size()),
-      table_(std::bit_ceil(entries_.size()) * 2),
-      policy_(make_retention(policy, entries_, touch_.data(), nullptr, tick_ms)) {
+ShadowCache::ShadowCache(std::string_view policy, uint32_t capacity, uint32_t tick_ms, uint32_t sessions)
+    : entries_(size_t{capacity} + 1), touch_(entries_.size()), names_(entries_.size()), table_(capacity), limit_(capacity) {
+  if (policy == "session") {
+    policy_ = std::make_unique<SessionRetention>(entries_, touch_.data(), tick_ms, sessions);
+  } else {
+    policy_ = make_retention(policy, entries_, touch_.data(), nullptr, tick_ms);
+  }
   for (EntryId x = capacity; x > 0; --x) {
     entries_[x].next = free_;
     free_ = x;
@@ -18,12 +20,12 @@ ShadowCache::ShadowCache(std::string_view policy, uint32_t capacity, uint32_t ti
 }
 
 uint64_t ShadowCache::metadata_bytes() const {
-  return entries_.capacity() * (sizeof(PrivateEntry) + sizeof(uint32_t) + sizeof(Name)) +
-         table_.capacity() * sizeof(EntryId) + policy_->metadata_bytes();
+  return entries_.capacity() * (sizeof(PrivateEntry) + sizeof(uint32_t) + sizeof(Name)) + table_.metadata_bytes() +
+         policy_->metadata_bytes();
 }
 
 uint32_t ShadowCache::serve(std::span<const uint32_t> chain, Tick now) {
-  chain = chain.first(std::min(chain.size(), entries_.size() - 2));
+  chain = chain.first(std::min<size_t>(chain.size(), limit_ - 1));
   policy_->maintain(now);
   uint32_t run = 0;
   end_ = kNoEntry;
@@ -45,7 +47,7 @@ uint32_t ShadowCache::serve(std::span<const uint32_t> chain, Tick now) {
 
 EntryId ShadowCache::make_room(Tick now) {
   uint32_t budget = 256;
-  for (int kept = 0; free_ == kNoEntry && kept < 4;) {
+  for (int kept = 0; (free_ == kNoEntry || resident_ >= limit_) && kept < 4;) {
     Tick tick = 0;
     const EntryId x = policy_->take(now, &budget, &tick);
     if (x == kNoEntry) return kNoEntry;
@@ -64,14 +66,14 @@ EntryId ShadowCache::make_room(Tick now) {
       }
     }
     policy_->gone(x, true);
-    erase(x);
+    table_.erase(x, [this](EntryId y) { return names_[y].key; });
     entries_[x] = {};
     entries_[x].next = free_;
     free_ = x;
     --resident_;
   }
   const EntryId x = free_;
-  if (x == kNoEntry) return kNoEntry;
+  if (x == kNoEntry || resident_ >= limit_) return kNoEntry;
   free_ = entries_[x].next;
   entries_[x] = {};
   return x;
@@ -81,7 +83,7 @@ void ShadowCache::store(uint32_t key, EntryId parent, uint32_t depth, Tick now) 
   const EntryId x = make_room(now);
   if (x == kNoEntry) return;
   names_[x] = {key, parent};
-  insert(x);
+  table_.insert(x, [this](EntryId y) { return names_[y].key; });
   ++resident_;
   if (parent != kNoEntry) {
     if (entries_[parent].children == 0) policy_->remove(parent);
@@ -91,33 +93,6 @@ void ShadowCache::store(uint32_t key, EntryId parent, uint32_t depth, Tick now) 
   policy_->born({x, parent, depth, key, parent == kNoEntry ? 0 : names_[parent].key}, now);
   policy_->add(x, now, Retention::How::kNew);
   end_ = x;
-}
-
-EntryId ShadowCache::find(uint32_t key) const {
-  for (size_t at = place_of(key); table_[at] != kNoEntry; at = (at + 1) & (table_.size() - 1)) {
-    if (names_[table_[at]].key == key) return table_[at];
-  }
-  return kNoEntry;
-}
-
-void ShadowCache::insert(EntryId x) {
-  size_t at = place_of(names_[x].key);
-  while (table_[at] != kNoEntry) at = (at + 1) & (table_.size() - 1);
-  table_[at] = x;
-}
-
-// Closes the gap (Knuth, vol. 3, 6.4, algorithm R).
-void ShadowCache::erase(EntryId x) {
-  const size_t mask = table_.size() - 1;
-  size_t hole = place_of(names_[x].key);
-  while (table_[hole] != x) hole = (hole + 1) & mask;
-  for (size_t at = (hole + 1) & mask; table_[at] != kNoEntry; at = (at + 1) & mask) {
-    const size_t home = place_of(names_[table_[at]].key);
-    if (((at - home) & mask) < ((at - hole) & mask)) continue;
-    table_[hole] = table_[at];
-    hole = at;
-  }
-  table_[hole] = kNoEntry;
 }
 
 }  // namespace kvist

@@ -24,8 +24,12 @@ namespace kvist {
 
 class ShadowCache {
  public:
-  // `policy` must be one that exists; `capacity` of blocks, at least 2.
-  ShadowCache(std::string_view policy, uint32_t capacity, uint32_t tick_ms);
+  // `policy` must be one that exists; `capacity` of blocks, at least 2; `sessions`: that `session` tells apart, 0: as many
+  // as in a pool of that size.
+  ShadowCache(std::string_view policy, uint32_t capacity, uint32_t tick_ms, uint32_t sessions = 0);
+
+  // From now on it holds no more than so many, and no more than `capacity`.
+  void limit(uint32_t blocks) { limit_ = blocks; }
 
   // Returns how many leading blocks were there. A chain longer than the capacity is cut.
   uint32_t serve(std::span<const uint32_t> chain, Tick now);
@@ -39,19 +43,19 @@ class ShadowCache {
     uint32_t key = 0;
     EntryId parent = kNoEntry;
   };
-  size_t place_of(uint32_t key) const { return (key * 0x9e3779b1u) & (table_.size() - 1); }
-  EntryId find(uint32_t key) const;
-  void insert(EntryId x);
-  void erase(EntryId x);
+  EntryId find(uint32_t key) const {
+    return table_.find(key, [this](EntryId x) { return names_[x].key; });
+  }
   EntryId make_room(Tick now);
   void store(uint32_t key, EntryId parent, uint32_t depth, Tick now);
 
   std::vector<PrivateEntry> entries_;
   std::vector<std::atomic<uint32_t>> touch_;
   std::vector<Name> names_;
-  std::vector<EntryId> table_;  // by key, open addressing
+  KeyTable table_;
   std::unique_ptr<Retention> policy_;
   uint32_t resident_ = 0;
+  uint32_t limit_;
   EntryId free_ = kNoEntry;  // through PrivateEntry's links
   EntryId end_ = kNoEntry;   // of the chain that is served: stays
 };
