@@ -165,7 +165,7 @@ kvist_status kvist_space_list(const kvist_space* space, uint64_t* cursor, kvist_
                          .children = block.children,
                          .part = block.part,
                          .resident = static_cast<uint8_t>(block.resident),
-                         .on_disk = static_cast<uint8_t>(block.on_disk)};
+                         .reserved = 0};
     }
     return answer(error, ok_status());
   });

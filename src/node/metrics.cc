@@ -11,6 +11,7 @@
 #include "base/time_histogram.h"
 #include "node/disk_store.h"
 #include "pool/client_counts.h"
+#include "pool/retention_auto.h"
 
 namespace kvist {
 
@@ -19,7 +20,7 @@ struct MetricInput {
     std::string name;
     PoolStats stats;
     const ClientSums* clients;
-    const Domain* domain;
+    Domain* domain;
   };
   const ReportSource& source;
   std::vector<PoolView> pools;
@@ -171,6 +172,18 @@ void grants_refused(const In& in, Out& out) {
       out.add({{"domain", pool.name}, {"reason", kNames[stop]}}, pool.stats.grants_stopped[stop]);
     }
   }
+}
+
+void retention_policy(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) {
+    const std::string_view ruling = pool.domain->pool().retention().ruling();
+    for (const std::string_view name : AutoRetention::kPolicies) {
+      out.add({{"domain", pool.name}, {"policy", name}}, name == ruling ? 1 : 0);
+    }
+  }
+}
+void retention_changes(const In& in, Out& out) {
+  for (const In::PoolView& pool : in.pools) out.add({{"domain", pool.name}}, pool.domain->pool().retention().changes());
 }
 
 void not_kept(const In& in, Out& out) {
@@ -339,6 +352,8 @@ constexpr std::array kFamilies = {
     MetricFamily{"kvist_evicted_blocks_total", kCounter, "domain", "Blocks that made room", of_pools<&P::evicted>},
     MetricFamily{"kvist_evict_examined_total", kCounter, "domain", "Blocks that were looked at for that", of_pools<&P::evict_examined>},
     MetricFamily{"kvist_evict_revived_total", kCounter, "domain", "Victims that a reader held, and which stayed", of_pools<&P::evict_revived>},
+    MetricFamily{"kvist_retention_policy", kGauge, "domain, policy", "1 for the policy that decides which blocks go: the one that was set, or under `auto` the one that leads", retention_policy},
+    MetricFamily{"kvist_retention_changes_total", kCounter, "domain", "Times that `auto` let another policy decide", retention_changes},
     MetricFamily{"kvist_removed_blocks_total", kCounter, "domain", "Blocks that clients removed", of_pools<&P::removed>},
     MetricFamily{"kvist_flushed_blocks_total", kCounter, "domain", "Blocks of namespaces that were flushed", of_pools<&P::flushed>},
     MetricFamily{"kvist_bad_blocks_total", kCounter, "domain", "Blocks whose bytes were found wrong and which were taken out", of_pools<&P::bad_blocks>},

@@ -176,6 +176,10 @@ Json disk_detail(const Domain& domain, const PoolStats& pool) {
           {"directories", std::move(directories)}};
 }
 
+Json retention_detail(const Retention& retention) {
+  return {{"policy", retention.name()}, {"ruling", retention.ruling()}, {"changes", retention.changes()}};
+}
+
 // What a node before left to this one, and whether it will leave something itself.
 Json restart_detail(Domain& domain) {
   const TakeOver& taken = domain.taken_over();
@@ -246,6 +250,7 @@ std::string node_report(const ReportSource& source, const Domain* only) {
     Json pool = {{"domain", domain->name()}, {"pages", domain->pages()}, {"gathering", domain->gathering()}};
     pool.update(headline(totals));
     pool.update(pool_detail(totals.pool));
+    pool["retention"] = retention_detail(domain->pool().retention());
     pool["restart"] = restart_detail(*domain);
     pool["disk"] = disk_detail(*domain, totals.pool);
     pools.push_back(std::move(pool));

@@ -367,6 +367,7 @@ class Pool {
   std::vector<EntryInfo> walk(uint16_t space, uint64_t* cursor, size_t limit) const;
   PoolStats stats() const;
   uint64_t evicted() const { return stats_.evicted; }
+  const Retention& retention() const { return *retention_; }
   uint64_t unverified_blocks() const { return stats_.unverified_blocks; }
   const ControlView& control() const { return control_; }
   // Looks at everything, O(max_blocks): whether links, lists, counts and slots agree. Empty, or the first disagreement in

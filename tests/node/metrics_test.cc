@@ -36,6 +36,8 @@ constexpr std::pair<const char*, const char*> kNames[] = {
     {"kvist_evicted_blocks_total", "counter"},
     {"kvist_evict_examined_total", "counter"},
     {"kvist_evict_revived_total", "counter"},
+    {"kvist_retention_policy", "gauge"},
+    {"kvist_retention_changes_total", "counter"},
     {"kvist_removed_blocks_total", "counter"},
     {"kvist_flushed_blocks_total", "counter"},
     {"kvist_bad_blocks_total", "counter"},
@@ -179,6 +181,20 @@ TEST_F(MetricsOfNode, EachFamilyIsThereWithHelpAndType) {
   EXPECT_EQ(values.at("kvist_pool_capacity_bytes{domain=\"te\\\"nant\"}"), 16 << 20);
   EXPECT_EQ(values.at("kvist_pool_capacity_bytes{domain=\"\"}"), 32 << 20);
   EXPECT_LT(values.size(), 700u) << "the number of series is bounded";
+}
+
+TEST_F(MetricsOfNode, OnePolicyRules) {
+  const Samples s = samples();
+  EXPECT_EQ(s.at("kvist_retention_policy{domain=\"\",policy=\"lru\"}"), 1);
+  EXPECT_EQ(s.at("kvist_retention_policy{domain=\"\",policy=\"session\"}"), 0);
+  EXPECT_EQ(s.at("kvist_retention_policy{domain=\"\",policy=\"frequency\"}"), 0);
+  EXPECT_EQ(s.at("kvist_retention_changes_total{domain=\"\"}"), 0);
+
+  ThreadNode guarded([](NodeOptions& o) { o.retention = NodeOptions::Policy::kAuto; });
+  ASSERT_TRUE(guarded.ok()) << guarded.status().to_string();
+  const Samples of_guarded = parse(http_get(guarded.node().admin_address(), "/metrics").body);
+  EXPECT_EQ(of_guarded.at("kvist_retention_policy{domain=\"\",policy=\"session\"}"), 1);
+  EXPECT_EQ(of_guarded.at("kvist_retention_policy{domain=\"\",policy=\"lru\"}"), 0);
 }
 
 TEST_F(MetricsOfNode, CountersAreWhatWasDone) {
