@@ -9,21 +9,27 @@
 //
 //   space->put({.positions = chain}, sources, results);                         // one copy, one message a batch
 //
-// A client talks only to the node of its own host (or to a pool embedded in its own process). Reads of resident blocks make
-// no system call; writing is one message a batch, bounded by its deadline. Losing the node never throws and never crashes:
-// calls return kUnavailable until the client has reconnected by itself, and blocks read in place stay readable.
+// A client talks only to the node of its own host (or to a pool embedded in its own process). Reads of blocks in DRAM make
+// no system call; writing is one message a batch, bounded by its deadline. A node with a disk tier has blocks below DRAM as
+// well: reads bring them up and wait for them until their deadline, unless they are told to leave them. Losing the node
+// never throws and never crashes: calls return kUnavailable until the client has reconnected by itself, and blocks read in
+// place stay readable.
 //
 // Results are per block: one bad key does not fail its batch. Codes:
 //   kOk               done
-//   kNotFound         a miss: never put, evicted, or on its way
+//   kNotFound         a miss: never put, evicted, being put, or on a disk that is not read at the moment
 //   kAlreadyExists    put of a block that is there: nothing was written
 //   kDataLoss         the bytes failed verification; they were not handed out, and the node was told
 //   kInvalidArgument  a length or a part that cannot be
 //   kOutOfRange       get of a block that is longer or shorter than its destination
 //   kAborted          put: the node took the slot back before the block was committed
-//   kResourceExhausted a bound was reached: pool full of pinned blocks, or this client over its quota
+//   kResourceExhausted a bound was reached: pool full of pinned blocks (so that a put has no room, or a block on disk none
+//   to
+//                     come to), or this client over its quota
 //   kFailedPrecondition the namespace was flushed (open it again), an absent parent under `strict`, or a handle after fork
-//   kDeadlineExceeded the call's time was up before this block's turn; a commit already sent may still take effect
+//   kDeadlineExceeded the call's time was up before this block's turn, or before it came from disk; a commit already sent
+//   may
+//                     still take effect
 //   kUnavailable      no node, or it went away before it answered
 //
 // Threads: Client and Space may be used from any thread at once, and are handles: copies mean the same client. Prefix,
@@ -107,19 +113,32 @@ struct Chain {
 
 // A stretch of positions that a look-up found in one place.
 struct Run {
-  uint32_t begin = 0, end = 0;  // indices into the call's positions
-  uint64_t part_mask = 0;       // bit p: part p is there at each of them
-  enum class Source : uint8_t { kDram } source = Source::kDram;
-  uint32_t predicted_us = 0;  // time to have the bytes, from now
+  uint32_t begin = 0, end = 0;                                          // indices into the call's positions
+  uint64_t part_mask = 0;                                               // bit p: part p is there at each of them
+  enum class Source : uint8_t { kDram, kDisk } source = Source::kDram;  // kDisk: some of it is on disk only
+  // Time to have the bytes, from now: to copy them, and where they are on disk to read them and what lies on disk before
+  // them in this chain, behind what the node has to read already. Who can have them sooner otherwise may do so.
+  uint32_t predicted_us = 0;
+};
+
+// What becomes of blocks that are on disk only.
+enum class OnDisk : uint8_t {
+  kBring,  // they are wanted in DRAM
+  kLeave,  // they stay where they are
 };
 
 struct PrefixOptions {
   uint32_t from = 0;    // index into positions from which blocks are wanted; the engine has the ones before
   bool promise = true;  // pin what was found, so that it stays; false: a hint, which pins and touches nothing
   uint64_t parts = 0;   // bit p: part p is wanted; 0: all that the namespace declares
-  // What was not looked at, or not verified, by then does not count, and status() says kDeadlineExceeded. Without one: 2 s
-  // from the call, which then looks at the clock only if it is not done with a few hundred positions or a MiB.
+  // What was not looked at, not verified, or not read from disk by then does not count, and status() says kDeadlineExceeded.
+  // Without one: 2 s from the call, which then looks at the clock only if it is not done with a few hundred positions or a
+  // MiB.
   std::optional<Deadline> deadline{};
+  // Blocks on disk. A promise waits for them until its deadline (kBring), or ends before the first of them (kLeave). A hint
+  // counts them either way, and never waits: with kBring it has the node begin to read the first of them, up to 64 MiB or
+  // 256 blocks, so that they are there, or on their way, when they are read.
+  OnDisk on_disk = OnDisk::kBring;
 };
 
 // The longest usable prefix of a chain from `from` on. Movable. While it lives (and was a promise), its blocks cannot be
@@ -133,11 +152,15 @@ class Prefix {
   ~Prefix();
 
   // Why there is no more than there is: OK (an ordinary hole, or the end), kFailedPrecondition (flushed; after fork),
-  // kUnavailable, kResourceExhausted (no more pins), kDataLoss (the next block failed its verification), kDeadlineExceeded,
-  // kInvalidArgument.
+  // kUnavailable, kResourceExhausted (no more pins; or no room for what is on disk, which is waited for a tenth of a second
+  // when all that comes is there, because this prefix itself may be what takes it), kDataLoss (the next block failed its
+  // verification), kDeadlineExceeded, kInvalidArgument.
   const Status& status() const;
-  uint32_t size() const;                  // positions usable, counted from `from`
-  std::span<const Run> runs() const;      // the usable ones first, then (hints only) what lies behind holes
+  uint32_t size() const;     // positions usable, counted from `from`
+  uint32_t on_disk() const;  // of their blocks, how many came from disk (a promise) or are there (a hint)
+  // The usable ones first, then what lies behind holes (a hint), or the last block that was left on disk and without which
+  // there is no more (a promise with OnDisk::kLeave).
+  std::span<const Run> runs() const;
   std::span<const Block> blocks() const;  // of a promise: position by position, part by part within one
   void reset();                           // unpins now
 
@@ -235,19 +258,24 @@ class Space {
   void digests(std::span<const std::string_view> keys, std::span<Digest> out) const;
 
   // The longest run of positions, from `options.from` on, that can be read now: a position counts only with all the parts
-  // that the namespace declares, each where its PartNeed wants it. A hole ends the run, whatever lies behind it. No RPC;
-  // about 60 ns a block.
+  // that the namespace declares, each where its PartNeed wants it. A hole ends the run, whatever lies behind it. About 60 ns
+  // a block, and no RPC where all blocks are in DRAM; for those on disk see PrefixOptions.
   Prefix longest_prefix(const Chain& chain, const PrefixOptions& options = {}) const;
 
   // Pins positions[i] for each i, independent of each other. What was not looked at by the deadline (verifying reads all
-  // bytes; without one, 2 s from the call) has the result kDeadlineExceeded. No RPC.
-  Pinned pin(std::span<const Digest> positions, uint16_t part = 0, std::optional<Deadline> deadline = {}) const;
+  // bytes; without one, 2 s from the call), or did not come from disk by then, has the result kDeadlineExceeded. No RPC but
+  // for what is on disk; where that is left, its result is kNotFound.
+  Pinned pin(std::span<const Digest> positions, uint16_t part = 0, std::optional<Deadline> deadline = {},
+             OnDisk on_disk = OnDisk::kBring) const;
 
-  // Which are there now: a hint; touches nothing. results[i]: kOk or kNotFound. Returns how many are. No RPC.
+  // Which are there now, in DRAM or on disk: a hint; touches nothing. results[i]: kOk or kNotFound. Returns how many are. No
+  // RPC.
   size_t contains(std::span<const Digest> positions, std::span<StatusCode> results, uint16_t part = 0) const;
 
   // Copies block i into the pieces destinations[i]. A block longer or shorter than its pieces: kOutOfRange, nothing written.
   // On kDataLoss the pieces hold garbage. sizes (may be empty) receives the blocks' lengths. Returns how many were copied.
+  // What is on disk is read ahead, in this order, and copied as it comes: a chain may be longer than DRAM. What has not come
+  // by the deadline has the result kDeadlineExceeded.
   size_t get(std::span<const Digest> positions, std::span<const Scatter> destinations, std::span<StatusCode> results,
              uint16_t part = 0, Deadline deadline = {}, std::span<uint32_t> sizes = {}) const;
 
@@ -298,6 +326,8 @@ struct ClientStats {
   uint64_t verified = 0, corrupt = 0, pins_refused = 0, put_refused = 0, unavailable = 0, deadline_exceeded = 0,
            reconnects = 0;
   uint64_t reports_dropped = 0;  // blocks that failed their verification, and of which the node was not told
+  uint64_t brought = 0;          // blocks that a read waited for while they came from disk
+  uint64_t bring_failed = 0;     // and that it did not get: lost, late, no room, or a disk that is not read
 };
 
 class Client {
@@ -353,7 +383,8 @@ class Client {
     Digest position, parent;
     uint32_t size = 0, depth = 0, children = 0;
     uint16_t part = 0;
-    bool resident = false;  // false: a stub, known only as somebody's parent
+    bool resident = false;  // has its bytes in DRAM
+    bool on_disk = false;   // a copy of them is on disk. Neither: a stub, known only as somebody's parent
   };
   StatusOr<std::vector<Listing>> list(const Space& space, uint64_t* cursor, uint32_t limit = 1000, Deadline deadline = {});
 

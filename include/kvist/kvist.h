@@ -51,7 +51,7 @@
  * was built with this header goes on to work with later libraries, which take fields that it does not know of as zero. A
  * library that is older than the program refuses a field that it does not know, if it is not zero, with
  * KVIST_UNIMPLEMENTED. Structs without it, those that stand in arrays, never change. Constants never change their value;
- * more may come, so have a default. Functions never change: the library's symbols are versioned (KVIST_1.0). */
+ * more may come, so have a default. Functions never change: the library's symbols are versioned (KVIST_1.0, KVIST_1.1). */
 #ifndef KVIST_KVIST_H
 #define KVIST_KVIST_H
 
@@ -87,7 +87,7 @@ typedef enum kvist_status {
   KVIST_UNKNOWN = 2,             /* the node answered something that this version does not know */
   KVIST_INVALID_ARGUMENT = 3,    /* the call can never work as it was made */
   KVIST_DEADLINE_EXCEEDED = 4,   /* the time was up first; what was sent may still take effect */
-  KVIST_NOT_FOUND = 5,           /* a miss: never put, evicted, or on its way */
+  KVIST_NOT_FOUND = 5,           /* a miss: never put, evicted, being put, or on a disk that is not read now */
   KVIST_ALREADY_EXISTS = 6,      /* put of a block that is there: nothing was written */
   KVIST_PERMISSION_DENIED = 7,   /* refused by credentials or mode of the socket */
   KVIST_RESOURCE_EXHAUSTED = 8,  /* a bound was reached: pool full of pinned blocks, or this client over its quota */
@@ -153,6 +153,7 @@ typedef struct kvist_block {
 
 /* A stretch of positions that a look-up found in one place. */
 #define KVIST_SOURCE_DRAM 0
+#define KVIST_SOURCE_DISK 1 /* some of it is on disk only */
 typedef struct kvist_run {
   uint32_t begin, end; /* indices into the call's positions: [begin, end) */
   uint64_t part_mask;  /* bit p: part p is there at each of them */
@@ -232,9 +233,11 @@ typedef struct kvist_client_stats {
   uint64_t hits, misses, bytes_got, bytes_put, blocks_put, already_there;
   uint64_t verified, corrupt, pins_refused, put_refused, unavailable, deadline_exceeded, reconnects;
   uint64_t reports_dropped; /* blocks that failed their verification, and of which the node was not told */
+  uint64_t brought;         /* blocks that a read waited for while they came from disk */
+  uint64_t bring_failed;    /* and that it did not get: lost, late, no room, or a disk that is not read */
 } kvist_client_stats;
 #define KVIST_CLIENT_STATS_INIT \
-  { sizeof(kvist_client_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(kvist_client_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* What this client counted since it was made. Fills the fields that stats->struct_size covers; bytes beyond those that this
  * library knows become zero. */
@@ -388,31 +391,41 @@ typedef struct kvist_chain {
 #define KVIST_CHAIN_INIT \
   { sizeof(kvist_chain), NULL, 0, {0, 0}, 0, 0 }
 
+#define KVIST_ON_DISK_BRING 0 /* blocks on disk are wanted in DRAM */
+#define KVIST_ON_DISK_LEAVE 1 /* they stay where they are */
 typedef struct kvist_prefix_options {
   size_t struct_size;
   uint64_t parts; /* bit p: part p is wanted; 0: all that the space declares */
   uint32_t from;  /* index into positions from which blocks are wanted; the engine has the ones before */
   uint8_t hint;   /* 1: say what is there, pin and touch nothing; 0: pin it, so that it stays */
   uint8_t reserved[3];
+  uint8_t on_disk; /* KVIST_ON_DISK_... */
+  uint8_t reserved_too[7];
 } kvist_prefix_options;
-#define KVIST_PREFIX_OPTIONS_INIT                      \
-  {                                                    \
-    sizeof(kvist_prefix_options), 0, 0, 0, { 0, 0, 0 } \
+#define KVIST_PREFIX_OPTIONS_INIT                                                \
+  {                                                                              \
+    sizeof(kvist_prefix_options), 0, 0, 0, {0, 0, 0}, 0, { 0, 0, 0, 0, 0, 0, 0 } \
   }
 
 /* The longest run of positions, from options->from on, that can be read now: a position counts only with all the parts
- * that the space declares. A hole ends the run, whatever lies behind it. No message to the node; about 60 ns a block.
- * `options` NULL: all parts, from 0, pinned.
+ * that the space declares. A hole ends the run, whatever lies behind it. About 60 ns a block, and no message to the node
+ * where all blocks are in DRAM. `options` NULL: all parts, from 0, pinned.
+ *
+ * Blocks on disk: a pinned prefix waits for them until the time is up, or ends before the first of them
+ * (KVIST_ON_DISK_LEAVE). A hint counts them either way and never waits; with KVIST_ON_DISK_BRING it has the node begin to
+ * read the first of them, up to 64 MiB or 256 blocks.
  *
  * KVIST_OK: an ordinary hole, or the end of the chain. Else why there is no more: KVIST_FAILED_PRECONDITION (flushed; after
- * fork), KVIST_UNAVAILABLE, KVIST_RESOURCE_EXHAUSTED (no more pins), KVIST_DATA_LOSS (the next block failed its
- * verification), KVIST_DEADLINE_EXCEEDED (what was not looked at, or not verified, in time), KVIST_INVALID_ARGUMENT. Either
- * way *out, where it is not NULL, is what was found before that. */
+ * fork), KVIST_UNAVAILABLE, KVIST_RESOURCE_EXHAUSTED (no more pins, or no room for what is on disk), KVIST_DATA_LOSS (the
+ * next block failed its verification), KVIST_DEADLINE_EXCEEDED (what was not looked at, not verified, or not read from disk
+ * in time), KVIST_INVALID_ARGUMENT. Either way *out, where it is not NULL, is what was found before that. */
 KVIST_API kvist_status kvist_space_longest_prefix(const kvist_space* space, const kvist_chain* chain,
                                                   const kvist_prefix_options* options, int64_t timeout_ns,
                                                   kvist_prefix** out, kvist_error* error);
 /* Positions usable, counted from `from`. 0 for NULL. */
 KVIST_API size_t kvist_prefix_length(const kvist_prefix* prefix);
+/* Of the usable positions' blocks, how many came from disk (pinned) or are there (a hint). */
+KVIST_API size_t kvist_prefix_on_disk(const kvist_prefix* prefix);
 /* The blocks of a pinned prefix, position by position, part by part within one: *blocks points to as many as it returns,
  * valid as long as the prefix. */
 KVIST_API size_t kvist_prefix_blocks(const kvist_prefix* prefix, const kvist_block** blocks);
@@ -422,8 +435,9 @@ KVIST_API size_t kvist_prefix_runs(const kvist_prefix* prefix, const kvist_run**
  * copy: until its event). */
 KVIST_API void kvist_prefix_free(kvist_prefix* prefix);
 
-/* Pins positions[i] for each i, independent of each other. No message to the node. What was not looked at in time (verifying
- * reads all bytes) has the result KVIST_DEADLINE_EXCEEDED. */
+/* Pins positions[i] for each i, independent of each other. No message to the node but for what is on disk, which is waited
+ * for. What was not looked at in time (verifying reads all bytes), or did not come from disk in time, has the result
+ * KVIST_DEADLINE_EXCEEDED. */
 KVIST_API kvist_status kvist_space_pin(const kvist_space* space, const kvist_digest* positions, size_t count, uint16_t part,
                                        int64_t timeout_ns, kvist_pinned** out, kvist_error* error);
 KVIST_API size_t kvist_pinned_count(const kvist_pinned* pinned); /* as many as were asked for */
@@ -433,13 +447,15 @@ KVIST_API const kvist_block* kvist_pinned_block(const kvist_pinned* pinned, size
 KVIST_API kvist_status kvist_pinned_result(const kvist_pinned* pinned, size_t i);
 KVIST_API void kvist_pinned_free(kvist_pinned* pinned);
 
-/* Which are there now: a hint; touches nothing. results[i]: KVIST_OK or KVIST_NOT_FOUND. Returns how many are. */
+/* Which are there now, in DRAM or on disk: a hint; touches nothing. results[i]: KVIST_OK or KVIST_NOT_FOUND. Returns how
+ * many are. */
 KVIST_API size_t kvist_space_contains(const kvist_space* space, const kvist_digest* positions, size_t count, uint16_t part,
                                       uint8_t* results);
 
 /* Copies block i into destinations[i]. A block longer or shorter than its pieces: KVIST_OUT_OF_RANGE, nothing written. On
  * KVIST_DATA_LOSS the pieces hold garbage. sizes (may be NULL) receives the blocks' lengths. Returns how many were copied.
- */
+ * What is on disk is read ahead, in this order, and copied as it comes; what has not come in time has the result
+ * KVIST_DEADLINE_EXCEEDED. */
 KVIST_API size_t kvist_space_get(const kvist_space* space, const kvist_digest* positions, const kvist_scatter* destinations,
                                  size_t count, uint16_t part, uint8_t* results, uint32_t* sizes, int64_t timeout_ns);
 
@@ -518,8 +534,8 @@ typedef struct kvist_listing {
   kvist_digest position, parent;
   uint32_t size, depth, children;
   uint16_t part;
-  uint8_t resident; /* 0: known only as somebody's parent */
-  uint8_t reserved;
+  uint8_t resident; /* 1: has its bytes in DRAM */
+  uint8_t on_disk;  /* 1: a copy of them is on disk. Neither: known only as somebody's parent */
 } kvist_listing;
 
 /* The blocks of a space, a page of at most `capacity` at a time: *cursor is 0 to begin, and 0 again at the end. */

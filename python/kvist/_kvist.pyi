@@ -25,6 +25,7 @@ _Blocks = Union[_Memory, Sequence[_Memory], Sequence[Sequence[_Memory]], Selecti
 _Chain = Union[Digests, bytes, bytearray, memoryview]
 _Verify = Literal["never", "sampled", "always"]
 _PartName = Union[int, str]
+_OnDisk = Literal["bring", "leave"]
 
 version: str
 
@@ -87,8 +88,11 @@ class Space:
         hint: bool = False,
         parts: Sequence[_PartName] | None = None,
         timeout: float | None = 2.0,
+        on_disk: _OnDisk = "bring",
     ) -> Prefix: ...
-    def pin(self, digests: _Chain, *, part: _PartName = 0, timeout: float | None = 2.0) -> Pinned: ...
+    def pin(
+        self, digests: _Chain, *, part: _PartName = 0, timeout: float | None = 2.0, on_disk: _OnDisk = "bring"
+    ) -> Pinned: ...
     def contains(self, digests: _Chain, *, part: _PartName = 0) -> Results: ...
     def get(
         self, digests: _Chain, out: _Blocks, *, part: _PartName = 0, timeout: float | None = 2.0, sizes: bool = False
@@ -202,6 +206,8 @@ class Block:
 class Prefix:
     @property
     def blocks(self) -> Sequence[Block]: ...
+    @property
+    def on_disk(self) -> int: ...
     @property
     def runs(self) -> list[Run]: ...
     @property

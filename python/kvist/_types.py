@@ -13,8 +13,8 @@ class Code(enum.IntEnum):
     CANCELLED = 1  # the client was closed first
     UNKNOWN = 2  # the node answered something that this version does not know
     INVALID_ARGUMENT = 3  # a length, part or name that cannot be
-    DEADLINE_EXCEEDED = 4  # the time was up before this block's turn; what was sent may still take effect
-    NOT_FOUND = 5  # a miss: never put, evicted, or on its way
+    DEADLINE_EXCEEDED = 4  # the time was up before its turn, or before it came from disk; what was sent may take effect
+    NOT_FOUND = 5  # a miss: never put, evicted, being put, or on a disk that is not read now
     ALREADY_EXISTS = 6  # put of a block that is there: nothing was written
     PERMISSION_DENIED = 7  # refused by token, credentials or mode
     RESOURCE_EXHAUSTED = 8  # a bound was reached: pool full of pinned blocks, or this client over its quota
@@ -125,7 +125,7 @@ class Run(NamedTuple):
     begin: int  # index into the call's positions
     end: int
     part_mask: int  # bit p: part p is there at each of them
-    source: str  # "dram"
+    source: str  # "dram"; "disk": some of it is on disk only
     predicted_us: int  # microseconds until the bytes could be used
 
 
@@ -146,6 +146,8 @@ class Stats(NamedTuple):
     deadline_exceeded: int
     reconnects: int
     reports_dropped: int  # blocks that failed their verification, and of which the node was not told
+    brought: int = 0  # blocks that a read waited for while they came from disk
+    bring_failed: int = 0  # and that it did not get: lost, late, no room, or a disk that is not read
 
 
 class Listing(NamedTuple):
@@ -157,4 +159,5 @@ class Listing(NamedTuple):
     nbytes: int
     depth: int
     children: int
-    resident: bool  # False: known only as somebody's parent
+    resident: bool  # has its bytes in DRAM
+    on_disk: bool = False  # a copy of them is on disk. Neither: known only as somebody's parent

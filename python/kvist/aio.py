@@ -5,6 +5,7 @@
         results = await space.get(chain, out)            # copied by the client's own thread
         results = await space.put(chain, sources)        # sources may be used again when it returns
         with space.prefix(chain) as found: ...           # in place: does not wait, so it is not awaited
+        with await space.bring(chain) as found: ...      # the same with what is on disk
 
 Finished calls are announced by an eventfd that the running loop watches: no thread waits for them. A client belongs to the
 loop that first awaits one of its calls. Up to 64 puts and gets are under way at once; further ones wait for their turn.
@@ -148,10 +149,18 @@ class Space:
         return self.space.digests(keys, width=width)
 
     def prefix(self, chain: Any, **options: Any) -> Prefix:
+        """Ends before what is on disk: waiting for that would hold up the loop. A hint counts it, and begins to read it."""
+        if not options.get("hint"):
+            options["on_disk"] = "leave"
         return self.space.prefix(chain, **options)
 
+    async def bring(self, chain: Any, **options: Any) -> Prefix:
+        """prefix() that waits for what is on disk."""
+        return await asyncio.to_thread(lambda: self.space.prefix(chain, **options))
+
     def pin(self, digests: Any, *, part: int | str = 0, timeout: float | None = None) -> Pinned:
-        return self.space.pin(digests, part=part, timeout=timeout)
+        """What is on disk is a miss, as for prefix()."""
+        return self.space.pin(digests, part=part, timeout=timeout, on_disk="leave")
 
     def contains(self, digests: Any, *, part: int | str = 0) -> Results:
         return self.space.contains(digests, part=part)

@@ -217,9 +217,9 @@ PyObject* stats(PyObject* self, PyObject*) {
   const std::shared_ptr<Live> live = use(state, shared_of(self));
   if (live == nullptr) return nullptr;
   const ClientStats s = live->client.stats();
-  return PyObject_CallFunction(state->stats, "KKKKKKKKKKKKKK", s.hits, s.misses, s.bytes_got, s.bytes_put, s.blocks_put,
+  return PyObject_CallFunction(state->stats, "KKKKKKKKKKKKKKKK", s.hits, s.misses, s.bytes_got, s.bytes_put, s.blocks_put,
                                s.already_there, s.verified, s.corrupt, s.pins_refused, s.put_refused, s.unavailable,
-                               s.deadline_exceeded, s.reconnects, s.reports_dropped);
+                               s.deadline_exceeded, s.reconnects, s.reports_dropped, s.brought, s.bring_failed);
 }
 
 bool read_report(PyObject* value, Client::Report* out) {

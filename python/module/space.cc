@@ -138,9 +138,21 @@ bool read_parts(const SpaceCall& call, PyObject* value, uint64_t* mask) {
   return true;
 }
 
+bool read_on_disk(PyObject* value, OnDisk* out) {
+  std::string_view text;
+  if (!given(value)) return true;
+  if (!read_text(value, "on_disk", &text)) return false;
+  if (text != "bring" && text != "leave") {
+    PyErr_Format(PyExc_ValueError, "on_disk must be 'bring' or 'leave', not %R", value);
+    return false;
+  }
+  *out = text == "leave" ? OnDisk::kLeave : OnDisk::kBring;
+  return true;
+}
+
 PyObject* prefix(PyObject* self, PyObject* const* given_values, Py_ssize_t count, PyObject* keywords) {
-  static constexpr const char* kNames[] = {"chain", "start", "hint", "parts", "timeout"};
-  std::array<PyObject*, 5> values;
+  static constexpr const char* kNames[] = {"chain", "start", "hint", "parts", "timeout", "on_disk"};
+  std::array<PyObject*, 6> values;
   if (!sort_arguments({"prefix", kNames, 1, 1}, given_values, count, keywords, values)) return nullptr;
   return guarded([&]() -> PyObject* {
     SpaceCall call;
@@ -150,7 +162,7 @@ PyObject* prefix(PyObject* self, PyObject* const* given_values, Py_ssize_t count
     bool hint = false;
     if (!call.begin(self) || !chain.read(call.state(), values[0]) || !read_uint(values[1], "start", UINT32_MAX, &start) ||
         !read_bool(values[2], &hint) || !read_parts(call, values[3], &options.parts) ||
-        !read_timeout(values[4], &options.deadline)) {
+        !read_timeout(values[4], &options.deadline) || !read_on_disk(values[5], &options.on_disk)) {
       return nullptr;
     }
     options.from = static_cast<uint32_t>(start);
@@ -170,22 +182,23 @@ PyObject* prefix(PyObject* self, PyObject* const* given_values, Py_ssize_t count
 }
 
 PyObject* pin(PyObject* self, PyObject* const* given_values, Py_ssize_t count, PyObject* keywords) {
-  static constexpr const char* kNames[] = {"digests", "part", "timeout"};
-  std::array<PyObject*, 3> values;
+  static constexpr const char* kNames[] = {"digests", "part", "timeout", "on_disk"};
+  std::array<PyObject*, 4> values;
   std::optional<Deadline> deadline;
+  OnDisk on_disk = OnDisk::kBring;
   if (!sort_arguments({"pin", kNames, 1, 1}, given_values, count, keywords, values)) return nullptr;
   return guarded([&]() -> PyObject* {
     SpaceCall call;
     ChainArgument chain;
     uint16_t part = 0;
     if (!call.begin(self) || !chain.read(call.state(), values[0]) || !call.read_part(values[1], &part) ||
-        !read_timeout(values[2], &deadline)) {
+        !read_timeout(values[2], &deadline) || !read_on_disk(values[3], &on_disk)) {
       return nullptr;
     }
     Pinned pinned;
     {
       const Unlocked unlocked;
-      pinned = call.space().pin(chain.positions(), part, deadline);
+      pinned = call.space().pin(chain.positions(), part, deadline, on_disk);
     }
     Ref made(make_pinned(call.state(), *value_of_space(self).shared, std::move(pinned)));
     Ref results(made ? PyObject_GetAttrString(made.get(), "results") : nullptr);
@@ -348,9 +361,10 @@ PyObject* listing_object(State* state, const Client::Listing& block) {
   Ref position(digest_bytes(block.position));
   Ref parent(block.parent.is_zero() ? Py_NewRef(Py_None) : digest_bytes(block.parent));
   Ref resident(PyBool_FromLong(block.resident));
-  if (!position || !parent || !resident) return nullptr;
-  return PyObject_CallFunction(state->listing, "OOIIIIO", position.get(), parent.get(), static_cast<unsigned>(block.part),
-                               block.size, block.depth, block.children, resident.get());
+  Ref on_disk(PyBool_FromLong(block.on_disk));
+  if (!position || !parent || !resident || !on_disk) return nullptr;
+  return PyObject_CallFunction(state->listing, "OOIIIIOO", position.get(), parent.get(), static_cast<unsigned>(block.part),
+                               block.size, block.depth, block.children, resident.get(), on_disk.get());
 }
 
 PyObject* list_blocks(PyObject* self, PyObject* const* given_values, Py_ssize_t count, PyObject* keywords) {
@@ -418,21 +432,34 @@ constexpr const char* kDigestsDocs =
     "one buffer of keys of `width` bytes each. A key that cannot be a name gives 16 zero bytes, which every call answers\n"
     "with INVALID_ARGUMENT for that block alone.";
 constexpr const char* kPrefixDocs =
-    "prefix($self, chain, *, start=0, hint=False, parts=None, timeout=2.0)\n--\n\n"
+    "prefix($self, chain, *, start=0, hint=False, parts=None, timeout=2.0, on_disk='bring')\n--\n\n"
     "The longest run of positions from `start` on that can be read now, pinned: a Prefix. A position counts only with all\n"
     "the parts that the identity declares (or those of `parts`: names or indices), each where its need wants it. hint=True\n"
-    "pins nothing, promises nothing, and also tells what lies behind holes (`runs`). No message to the node. What was not\n"
-    "looked at (or verified) within `timeout` seconds does not count; Prefix.code then is DEADLINE_EXCEEDED.";
+    "pins nothing, promises nothing, and also tells what lies behind holes (`runs`). No message to the node where all is "
+    "in\n"
+    "DRAM. What was not looked at, verified, or read from disk within `timeout` seconds does not count; Prefix.code then "
+    "is\n"
+    "DEADLINE_EXCEEDED.\n\n"
+    "on_disk: what becomes of blocks that are on disk only. A pinned prefix waits for them ('bring'), or ends before the "
+    "first\n"
+    "('leave'). A hint counts them and never waits; with 'bring' it has the node begin to read the first of them, up to 64 "
+    "MiB\n"
+    "or 256 blocks.";
 constexpr const char* kPinDocs =
-    "pin($self, digests, *, part=0, timeout=2.0)\n--\n\n"
-    "Pins blocks independently of each other, for reading in place: a Pinned. No message to the node.";
+    "pin($self, digests, *, part=0, timeout=2.0, on_disk='bring')\n--\n\n"
+    "Pins blocks independently of each other, for reading in place: a Pinned. Waits for those that are on disk, or leaves "
+    "them\n"
+    "there (on_disk='leave': NOT_FOUND); where all are in DRAM there is no message to the node.";
 constexpr const char* kContainsDocs =
     "contains($self, digests, *, part=0)\n--\n\n"
-    "Results: OK or NOT_FOUND for each block, a hint: it promises and touches nothing. No message to the node.";
+    "Results: OK or NOT_FOUND for each block, in DRAM or on disk; a hint: it promises and touches nothing. No message to "
+    "the\n"
+    "node.";
 constexpr const char* kGetDocs =
     "get($self, digests, out, *, part=0, timeout=2.0, sizes=False)\n--\n\n"
     "Copies block i into the i-th place of `out` and returns Results: OK, NOT_FOUND, OUT_OF_RANGE (the block has another\n"
-    "length; nothing was written), DATA_LOSS (its bytes failed verification; the place holds garbage), ...\n\n"
+    "length; nothing was written), DATA_LOSS (its bytes failed verification; the place holds garbage), ... What is on disk\n"
+    "is read ahead, in this order, and copied as it comes: DEADLINE_EXCEEDED where it did not come in time.\n\n"
     "out: one writable buffer for all, n * block_bytes long (or an array whose n rows are each contiguous); or a sequence "
     "of n\n"
     "buffers; or for each block a sequence of pieces; or Pages(...)[ids]. sizes=True: Results.sizes are the blocks' "

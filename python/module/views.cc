@@ -18,7 +18,7 @@ struct HolderValue {
   int process = 0;
   Ref results;  // Pinned
   // Prefix: what stays true after close()
-  uint32_t size = 0;
+  uint32_t size = 0, on_disk = 0;
   Status status{};
   std::vector<Run> runs;
 };
@@ -152,12 +152,14 @@ PyObject* prefix_message(PyObject* self, void*) {
   const std::string_view text = holder_of(self).status.message();
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
+PyObject* prefix_on_disk(PyObject* self, void*) { return PyLong_FromUnsignedLong(holder_of(self).on_disk); }
 PyObject* prefix_runs(PyObject* self, void*) {
   Ref list(PyList_New(0));
   if (!list) return nullptr;
   for (const Run& run : holder_of(self).runs) {
     Ref one(PyObject_CallFunction(state_of_object(self)->run, "IIKsI", run.begin, run.end,
-                                  static_cast<unsigned long long>(run.part_mask), "dram", run.predicted_us));
+                                  static_cast<unsigned long long>(run.part_mask),
+                                  run.source == Run::Source::kDisk ? "disk" : "dram", run.predicted_us));
     if (!one || PyList_Append(list.get(), one.get()) != 0) return nullptr;
   }
   return list.release();
@@ -246,6 +248,7 @@ PyObject* make_prefix(State* state, const Shared& shared, Prefix prefix) {
     HolderValue value;
     value.process = shared.process;
     value.size = prefix.size();
+    value.on_disk = prefix.on_disk();
     value.status = prefix.status();
     value.runs.assign(prefix.runs().begin(), prefix.runs().end());
     value.held = std::make_shared<Held>(shared.ledger, std::move(prefix));
@@ -310,6 +313,8 @@ bool add_prefix(PyObject* module, State* state) {
   static PyGetSetDef kProperties[] = {
       {"blocks", blocks_of, nullptr, "Sequence of Block: position by position, part by part within one. Empty for a hint.",
        nullptr},
+      {"on_disk", prefix_on_disk, nullptr,
+       "Of the usable positions' blocks, how many came from disk (pinned) or are there (a hint).", nullptr},
       {"runs", prefix_runs, nullptr, "List of Run: the usable ones first, then (hints only) what lies behind holes.",
        nullptr},
       {"code", prefix_code, nullptr,

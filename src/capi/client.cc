@@ -112,7 +112,9 @@ kvist_status kvist_client_get_stats(const kvist_client* client, kvist_client_sta
                                      now.unavailable,
                                      now.deadline_exceeded,
                                      now.reconnects,
-                                     now.reports_dropped};
+                                     now.reports_dropped,
+                                     now.brought,
+                                     now.bring_failed};
   std::memset(static_cast<void*>(stats), 0, size);
   std::memcpy(static_cast<void*>(stats), &filled, size < sizeof(filled) ? size : sizeof(filled));
   return KVIST_OK;

@@ -18,15 +18,21 @@ kvist_status kvist_space_longest_prefix(const kvist_space* space, const kvist_ch
     kvist_prefix_options given;
     if (Status status = chain_of(chain, &positions); !status.ok()) return answer(error, status);
     if (Status status = take(options, "KVIST_PREFIX_OPTIONS_INIT", &given); !status.ok()) return answer(error, status);
+    if (given.on_disk > KVIST_ON_DISK_LEAVE) {
+      return answer(error, invalid_argument("options->on_disk is none of KVIST_ON_DISK_..."));
+    }
     auto prefix = std::make_unique<kvist_prefix>();
     prefix->prefix =
-        space->space.longest_prefix(positions, {given.from, given.hint == 0, given.parts, deadline_if_given(timeout_ns)});
+        space->space.longest_prefix(positions, {given.from, given.hint == 0, given.parts, deadline_if_given(timeout_ns),
+                                                given.on_disk == KVIST_ON_DISK_LEAVE ? OnDisk::kLeave : OnDisk::kBring});
     *out = prefix.release();
     return answer(error, (*out)->prefix.status());
   });
 }
 
 size_t kvist_prefix_length(const kvist_prefix* prefix) { return prefix == nullptr ? 0 : prefix->prefix.size(); }
+
+size_t kvist_prefix_on_disk(const kvist_prefix* prefix) { return prefix == nullptr ? 0 : prefix->prefix.on_disk(); }
 
 size_t kvist_prefix_blocks(const kvist_prefix* prefix, const kvist_block** blocks) {
   const std::span<const Block> found = prefix == nullptr ? std::span<const Block>() : prefix->prefix.blocks();

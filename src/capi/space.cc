@@ -165,7 +165,7 @@ kvist_status kvist_space_list(const kvist_space* space, uint64_t* cursor, kvist_
                          .children = block.children,
                          .part = block.part,
                          .resident = static_cast<uint8_t>(block.resident),
-                         .reserved = 0};
+                         .on_disk = static_cast<uint8_t>(block.on_disk)};
     }
     return answer(error, ok_status());
   });

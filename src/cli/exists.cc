@@ -9,6 +9,15 @@
 namespace kvist::cli {
 namespace {
 
+// "dram", "disk", or nothing if it has gone meanwhile.
+std::string where_is(const NamedBlocks& blocks, size_t i) {
+  const Prefix hint =
+      blocks.space.longest_prefix({.positions = std::span(blocks.names).subspan(i, 1)},
+                                  {.promise = false, .parts = uint64_t{1} << blocks.part, .on_disk = OnDisk::kLeave});
+  if (hint.runs().empty()) return "";
+  return hint.runs()[0].source == Run::Source::kDisk ? "disk" : "dram";
+}
+
 StatusOr<int> exists(const BlockArguments& options) {
   const StatusOr<NamedBlocks> blocks = options.find();
   if (!blocks.ok()) return blocks.status();
@@ -19,11 +28,16 @@ StatusOr<int> exists(const BlockArguments& options) {
     if (!found && results[i] != StatusCode::kNotFound) {
       return Status(results[i], "'" + printable(options.keys[i], 64) + "': " + reason_of(results[i]));
     }
+    const std::string where = found ? where_is(*blocks, i) : std::string();
     if (options.json) {
-      print_json(
-          {{"key", options.keys[i]}, {"digest", to_hex(blocks->names[i])}, {"part", blocks->part}, {"exists", found}});
+      print_json({{"key", options.keys[i]},
+                  {"digest", to_hex(blocks->names[i])},
+                  {"part", blocks->part},
+                  {"exists", found},
+                  {"source", where}});
     } else {
-      std::printf("%-3s %s\n", found ? "yes" : "no", printable(options.keys[i]).c_str());
+      std::printf("%-3s %s%s\n", found ? "yes" : "no", printable(options.keys[i]).c_str(),
+                  where == "disk" ? "  (on disk)" : "");
     }
   }
   return there == results.size() ? 0 : 1;

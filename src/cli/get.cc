@@ -24,7 +24,7 @@ StatusOr<int> get(const Options& options) {
   }
   const StatusOr<NamedBlocks> blocks = options.blocks.find();
   if (!blocks.ok()) return blocks.status();
-  const Pinned pinned = blocks->space.pin(blocks->names, blocks->part);
+  const Pinned pinned = blocks->space.pin(blocks->names, blocks->part, options.blocks.space.node.deadline());
   if (pinned[0] == nullptr) {
     if (pinned.result(0) == StatusCode::kNotFound) return not_found("no block under '" + printable(key, 64) + "'");
     return Status(pinned.result(0), "'" + printable(key, 64) + "': " + reason_of(pinned.result(0)));

@@ -45,6 +45,14 @@ StatusOr<int> list_spaces(Client& client, const Options& options) {
   return 0;
 }
 
+bool is_stub(const Client::Listing& block) { return !block.resident && !block.on_disk; }
+
+const char* where(const Client::Listing& block) {
+  if (is_stub(block)) return "-";
+  if (!block.on_disk) return "dram";
+  return block.resident ? "both" : "disk";
+}
+
 void print_block(const Client::Listing& block, const Space& space, bool json) {
   const std::string& part = space.identity().parts[std::min<size_t>(block.part, space.identity().parts.size() - 1)].name;
   const std::string parent = block.parent.is_zero() ? std::string() : to_hex(block.parent);
@@ -55,13 +63,14 @@ void print_block(const Client::Listing& block, const Space& space, bool json) {
                 {"bytes", block.size},
                 {"children", block.children},
                 {"parent", parent},
-                {"resident", block.resident}});
+                {"resident", block.resident},
+                {"on_disk", block.on_disk}});
   } else {
     std::string name = printable(part);
     name.append(kPartColumns - std::min(kPartColumns, printed_columns(name)), ' ');
-    std::printf("%s  %s %7u %10u %8u  %s\n", to_hex(block.position).c_str(), name.c_str(), block.depth, block.size,
-                block.children,
-                !block.resident  ? "(absent: known as a parent)"
+    std::printf("%s  %s %7u %10u %8u  %-5s  %s\n", to_hex(block.position).c_str(), name.c_str(), block.depth, block.size,
+                block.children, where(block),
+                is_stub(block)   ? "(absent: known as a parent)"
                 : parent.empty() ? "-"
                                  : parent.c_str());
   }
@@ -71,14 +80,14 @@ StatusOr<int> list_blocks(Client& client, const Options& options) {
   const StatusOr<Space> space = options.space.open(client);
   if (!space.ok()) return space.status();
   if (!options.json) {
-    std::printf("%-32s  %-8s %7s %10s %8s  %s\n", "DIGEST", "PART", "DEPTH", "BYTES", "CHILDREN", "PARENT");
+    std::printf("%-32s  %-8s %7s %10s %8s  %-5s  %s\n", "DIGEST", "PART", "DEPTH", "BYTES", "CHILDREN", "WHERE", "PARENT");
   }
   uint64_t cursor = 0, shown = 0;
   do {
     const StatusOr<std::vector<Client::Listing>> page = client.list(*space, &cursor, kPage, options.space.node.deadline());
     if (!page.ok()) return page.status();
     for (const Client::Listing& block : *page) {
-      if (!block.resident && !options.stubs) continue;
+      if (is_stub(block) && !options.stubs) continue;
       if (options.limit != 0 && shown == options.limit) return 0;
       print_block(block, *space, options.json);
       ++shown;

@@ -50,30 +50,36 @@ StatusOr<int> prefix(const Options& options) {
   if (!space.ok()) return space.status();
   const StatusOr<std::vector<Digest>> names = options.space.names(*space, *keys);
   if (!names.ok()) return names.status();
-  const Prefix found =
-      space->longest_prefix({.positions = *names}, {.from = static_cast<uint32_t>(options.from), .promise = false});
+  // Looking moves nothing.
+  const Prefix found = space->longest_prefix(
+      {.positions = *names}, {.from = static_cast<uint32_t>(options.from), .promise = false, .on_disk = OnDisk::kLeave});
   if (!found.status().ok()) return found.status();
   const uint64_t end = std::min<uint64_t>(options.from, names->size()) + found.size();
   if (options.json) {
-    print_json({{"positions", names->size()}, {"from", options.from}, {"usable", found.size()}});
+    print_json({{"positions", names->size()},
+                {"from", options.from},
+                {"usable", found.size()},
+                {"blocks_on_disk", found.on_disk()}});
   } else {
-    std::printf("%u of %zu positions from %llu on can be used\n", found.size(),
+    std::printf("%u of %zu positions from %llu on can be used", found.size(),
                 names->size() - std::min<size_t>(names->size(), options.from),
                 static_cast<unsigned long long>(options.from));
+    std::printf(found.on_disk() > 0 ? "; %u of their blocks are on disk\n" : "\n", found.on_disk());
   }
   std::vector<std::vector<std::string>> rows = {{"FROM", "TO", "PARTS", "WHERE", "READY IN", ""}};
   for (const Run& run : found.runs()) {
     const std::string parts = names_of(run.part_mask, *space);
+    const std::string where = run.source == Run::Source::kDisk ? "disk" : "dram";
     if (options.json) {
       print_json({{"begin", run.begin},
                   {"end", run.end},
                   {"parts", parts},
-                  {"source", "dram"},
+                  {"source", where},
                   {"predicted_us", run.predicted_us},
                   {"usable", run.end <= end}});
       continue;
     }
-    rows.push_back({std::to_string(run.begin), std::to_string(run.end - 1), parts, "dram",
+    rows.push_back({std::to_string(run.begin), std::to_string(run.end - 1), parts, where,
                     format_duration_short(std::chrono::microseconds(run.predicted_us)),
                     run.end <= end ? "" : "behind a hole"});
   }

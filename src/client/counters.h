@@ -18,7 +18,7 @@ namespace kvist::client {
 class Counters {
  public:
   std::atomic<uint64_t> bytes_put{0}, blocks_put{0}, already_there{0}, verified{0}, corrupt{0}, pins_refused{0},
-      put_refused{0}, unavailable{0}, deadline_exceeded{0}, reconnects{0}, reports_dropped{0};
+      put_refused{0}, unavailable{0}, deadline_exceeded{0}, reconnects{0}, reports_dropped{0}, brought{0}, bring_failed{0};
 
   // A pin table whose counts belong to this client, until end() adds them to the past.
   void begin(const PinTable* table) {
@@ -49,6 +49,8 @@ class Counters {
     stats.deadline_exceeded = deadline_exceeded.load(std::memory_order_relaxed);
     stats.reconnects = reconnects.load(std::memory_order_relaxed);
     stats.reports_dropped = reports_dropped.load(std::memory_order_relaxed);
+    stats.brought = brought.load(std::memory_order_relaxed);
+    stats.bring_failed = bring_failed.load(std::memory_order_relaxed);
     return stats;
   }
 

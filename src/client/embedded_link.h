@@ -6,6 +6,7 @@
 // Threads: any. Lifetime: the sink outlives the link; the link owns pool and memory.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -61,6 +62,12 @@ class EmbeddedLink final : public Link {
   Status give_back(std::span<const Grant> grants, size_t* sent, Deadline deadline) override;
   Status remove(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> results,
                 Deadline deadline) override;
+  // A pool in one's own process has no disk.
+  Status fetch(SpaceRef, std::span<const Digest>, uint16_t, uint32_t, std::chrono::milliseconds,
+               std::span<wire::FetchCode> codes, Deadline) override {
+    std::fill(codes.begin(), codes.end(), wire::FetchCode::kAbsent);
+    return ok_status();
+  }
   StatusOr<uint64_t> flush(std::string_view alias, Deadline deadline) override;
   Status note_use(SpaceRef space, const Digest& tip, std::string_view session, std::string_view stop,
                   Deadline deadline) override;

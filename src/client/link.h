@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -18,6 +19,7 @@
 
 #include "kvist/client.h"
 #include "pool/pool.h"
+#include "wire/local.h"
 
 namespace kvist::client {
 
@@ -87,6 +89,11 @@ class Link {
   // Unless OK, results that the node did not give are the status's code.
   virtual Status remove(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> results,
                         Deadline deadline) = 0;
+  // Asks that blocks which are on disk only come to DRAM: codes[i] of digests[i], at most wire::kMaxFetched of them, block i
+  // with need first_need + i (of two with one budget the smaller comes first). That one has come is seen in the memory. What
+  // has not come within `budget` need not. No codes: the node is told, and its answer is not waited for.
+  virtual Status fetch(SpaceRef space, std::span<const Digest> digests, uint16_t part, uint32_t first_need,
+                       std::chrono::milliseconds budget, std::span<wire::FetchCode> codes, Deadline deadline) = 0;
   virtual StatusOr<uint64_t> flush(std::string_view alias, Deadline deadline) = 0;
   virtual Status note_use(SpaceRef space, const Digest& tip, std::string_view session, std::string_view stop,
                           Deadline deadline) = 0;

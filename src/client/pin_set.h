@@ -26,6 +26,7 @@ class PinSet {
   std::vector<Run> runs;            // Prefix
   Status status;                    // Prefix
   uint32_t usable = 0;              // Prefix: positions
+  uint32_t on_disk = 0;             // Prefix: blocks
   size_t hits = 0;                  // Pinned
 
   // Pin words, by number, for this set's use; the first `used_words` of them may hold pins, which end with the set's use.
@@ -43,6 +44,7 @@ class PinSet {
     used_words = 0;
     status = Status();
     usable = 0;
+    on_disk = 0;
     hits = 0;
   }
 

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <optional>
+
+#include "client/bringing.h"
 
 namespace kvist::client {
 namespace {
@@ -10,17 +14,56 @@ constexpr size_t kGroup = 256;     // look-ups at a time
 constexpr uint32_t kAhead = 1024;  // bytes of a block that are fetched before it is verified
 
 Status too_late() {
-  return deadline_exceeded("there was no time to look at all positions; the prefix ends where it was over");
+  return deadline_exceeded(
+      "there was no time for all positions, to look at them or to have them from disk; the prefix ends where it was over");
+}
+
+Status no_pins() {
+  return resource_exhausted(
+      "this client has all its pins in use (see `kvist clients`); let go of blocks, or ask for more `pins`");
+}
+
+Status no_room() {
+  return resource_exhausted(
+      "the pool has no room for more blocks from disk: what is in it is pinned, by this prefix too; let go of blocks, or "
+      "copy "
+      "them out with get(), which holds one at a time");
 }
 
 uint64_t bit(uint16_t part) { return uint64_t{1} << part; }
+
+// How long it takes until bytes are had: those on disk wait for their turn there, all are copied.
+class Prediction {
+ public:
+  explicit Prediction(const Reading& reading)
+      : rate_(reading.state().connection().copy_rate()), header_(*reading.reader().control().header) {}
+
+  // Bytes on disk of which those of before are read first, too.
+  uint32_t microseconds(uint64_t bytes, uint64_t on_disk) const {
+    if (on_disk == 0) return rate_.microseconds(bytes);
+    const uint64_t per_kib = header_.disk_ns_per_kib.load(std::memory_order_relaxed);
+    const double reading = static_cast<double>(on_disk) / 1024 * static_cast<double>(per_kib) / 1000;
+    const double all = reading + header_.disk_wait_us.load(std::memory_order_relaxed) + rate_.microseconds(bytes);
+    return all < 4e9 ? static_cast<uint32_t>(all) : 4000000000u;
+  }
+
+ private:
+  const CopyRate& rate_;
+  const ControlHeader& header_;
+};
 
 // ---- promise ------------------------------------------------------------------------------------------------------
 
 class Promise {
  public:
-  Promise(Reading& reading, std::span<const Digest> positions, uint32_t from, const WantedParts& parts)
-      : reading_(reading), positions_(positions), from_(from), parts_(parts), tails_(parts.at_the_end.size()) {}
+  Promise(Reading& reading, std::span<const Digest> positions, uint32_t from, const WantedParts& parts, OnDisk on_disk)
+      : reading_(reading),
+        positions_(positions),
+        from_(from),
+        parts_(parts),
+        leave_(on_disk == OnDisk::kLeave),
+        bring_(!leave_),
+        tails_(parts.at_the_end.size()) {}
 
   void run() {
     const uint32_t all = static_cast<uint32_t>(positions_.size()) - from_;
@@ -46,20 +89,65 @@ class Promise {
     uint32_t low = 0, high = 0;
     std::vector<Pinned> blocks;  // of high - 1, high - 2, ... low
   };
+  static constexpr size_t kForward = SIZE_MAX;
+  // A block that was brought: of which tail, or of a part that is needed everywhere.
+  struct Brought {
+    uint32_t position;
+    size_t tail;
+  };
 
-  // False: the block is not to be had; why is noted where it is more than a miss.
-  bool pin(uint32_t position, uint16_t part, const Located& found, Pinned* out) {
-    if (found.id == kNoEntry) return false;
-    out->word = reading_.take_word();
-    if (out->word == nullptr) return note(StatusCode::kResourceExhausted);
-    BlockView view;
-    const StatusCode code = reading_.pin_verified(positions_[from_ + position], part, found, out->word, &view);
-    if (code != StatusCode::kOk) {
-      reading_.return_word(out->word);
-      return code == StatusCode::kNotFound ? false : note(code);
+  // The last block that the prefix was to leave on disk, and could not go on without.
+  struct Left {
+    uint32_t position;
+    uint16_t part;
+    uint32_t length;
+  };
+
+  uint16_t order_part(size_t index) const { return parts_.everywhere[index % parts_.everywhere.size()]; }
+
+  // A block that was found, but not in DRAM: false if it is not brought there; why is noted where it is more than a miss.
+  bool bring(Bringing& bringing, size_t index, const Brought& what, Located* found) {
+    if (!found->elsewhere()) return false;
+    if (leave_ && (!left_ || left_->position <= what.position)) {
+      left_ = {what.position, what.tail == kForward ? order_part(index) : parts_.at_the_end[what.tail].part, found->length};
     }
-    out->block = {view.data, view.length, from_ + position, part};
-    return true;
+    if (!bring_) return false;
+    const StatusCode code = bringing.wait(index, found);
+    if (code == StatusCode::kOk) {
+      if (brought_.empty() || brought_.back().position != what.position || brought_.back().tail != what.tail) {
+        brought_.push_back(what);
+      }
+      return true;
+    }
+    no_room_ = code == StatusCode::kResourceExhausted;
+    bring_ = !bringing.refused();  // a shorter prefix would only ask for more of the same device
+    return code == StatusCode::kNotFound ? false : note(code);
+  }
+
+  // Pins a block of a tail. False: it is not to be had; why is noted where it is more than a miss.
+  bool pin(Bringing& bringing, size_t index, const Brought& what, Located found, Pinned* out) {
+    const Digest& digest = positions_[from_ + what.position];
+    const uint16_t part = parts_.at_the_end[what.tail].part;
+    while (found.id != kNoEntry || bring(bringing, index, what, &found)) {
+      out->word = reading_.take_word();
+      if (out->word == nullptr) return note(StatusCode::kResourceExhausted);
+      BlockView view;
+      const StatusCode code = reading_.pin_verified(digest, part, found, out->word, &view);
+      if (code == StatusCode::kOk) {
+        out->block = {view.data, view.length, from_ + what.position, part};
+        return true;
+      }
+      reading_.return_word(out->word);
+      if (code != StatusCode::kNotFound) return note(code);
+      found = went_below(digest, part);
+    }
+    return false;
+  }
+
+  // Of a block that was in DRAM a moment ago: where it is on disk. One that was put again meanwhile may as well be a miss.
+  Located went_below(const Digest& digest, uint16_t part) const {
+    const Located found = reading_.locate(digest, part);
+    return found.elsewhere() ? found : Located();
   }
 
   bool note(StatusCode why) {
@@ -72,6 +160,9 @@ class Promise {
   uint32_t pin_forward(uint32_t limit) {
     const size_t width = parts_.everywhere.size();
     std::vector<Located> found(width * std::min<size_t>(kGroup, limit));
+    Bringing bringing(
+        reading_,
+        {.positions = positions_.subspan(from_, limit), .parts = parts_.everywhere, .ends_at_hole = true, .kept = true});
     uint32_t done = 0;
     for (bool hole = false; !hole && done < limit;) {
       if (done > 0 && reading_.late(true)) {
@@ -83,7 +174,8 @@ class Promise {
         const std::span<Located> into = std::span(found).subspan(k * group.size(), group.size());
         reading_.locate(group, parts_.everywhere[k], into, true);
       }
-      const uint32_t end = pin_group(group, found, done);
+      bringing.at(done * width);
+      const uint32_t end = pin_group(bringing, group, found, done);
       hole = end < done + group.size();
       done = verify_chosen(end);
       hole |= done < end;
@@ -92,15 +184,14 @@ class Promise {
   }
 
   // Returns the position after the last that has all parts pinned.
-  uint32_t pin_group(std::span<const Digest> group, std::span<const Located> found, uint32_t first) {
+  uint32_t pin_group(Bringing& bringing, std::span<const Digest> group, std::span<Located> found, uint32_t first) {
     const size_t width = parts_.everywhere.size();
     std::vector<Block>& blocks = reading_.set().blocks;
     for (size_t i = 0; i < group.size(); ++i) {
       const auto position = first + static_cast<uint32_t>(i);
       for (size_t k = 0; k < width; ++k) {
-        const Located& here = found[k * group.size() + i];
         BlockView view;
-        if (here.id == kNoEntry || !pin_in_turn(group[i], parts_.everywhere[k], here, &view)) {
+        if (!pin_in_turn(bringing, position * width + k, {position, kForward}, found[k * group.size() + i], &view)) {
           drop_everywhere(blocks.size() - k);
           return position;
         }
@@ -111,13 +202,19 @@ class Promise {
     return first + static_cast<uint32_t>(group.size());
   }
 
-  bool pin_in_turn(const Digest& digest, uint16_t part, const Located& found, BlockView* view) {
-    std::atomic<uint64_t>* word = reading_.take_word();
-    if (word == nullptr) return note(StatusCode::kResourceExhausted);
-    const StatusCode code = reading_.pin(digest, part, found, word, view);
-    if (code == StatusCode::kOk) return true;
-    reading_.return_word(word);
-    return code == StatusCode::kNotFound ? false : note(code);
+  bool pin_in_turn(Bringing& bringing, size_t index, const Brought& what, Located& found, BlockView* view) {
+    const Digest& digest = positions_[from_ + what.position];
+    const uint16_t part = order_part(index);
+    while (found.id != kNoEntry || bring(bringing, index, what, &found)) {
+      std::atomic<uint64_t>* word = reading_.take_word();
+      if (word == nullptr) return note(StatusCode::kResourceExhausted);
+      const StatusCode code = reading_.pin(digest, part, found, word, view);
+      if (code == StatusCode::kOk) return true;
+      reading_.return_word(word);
+      if (code != StatusCode::kNotFound) return note(code);
+      found = went_below(digest, part);
+    }
+    return false;
   }
 
   // The last block is to be verified, once its bytes had time to come from memory.
@@ -167,10 +264,16 @@ class Promise {
 
   // Pins one part's blocks at the end of what is usable now. False: there is a hole, and what is usable ends before it.
   bool pin_tail(size_t k) {
-    const auto [part, window] = parts_.at_the_end[k];
+    const uint16_t part = parts_.at_the_end[k].part;
+    const uint32_t window = parts_.at_the_end[k].window;
     Tail& tail = tails_[k];
     if (tail.blocks.empty()) tail.low = tail.high = usable_;
     const uint32_t wanted = usable_ - std::min(window, usable_);
+    Bringing bringing(reading_, {.positions = positions_.subspan(from_ + wanted, usable_ - wanted),
+                                 .parts = {&part, 1},
+                                 .backward = true,
+                                 .ends_at_hole = true,
+                                 .kept = true});
     while (tail.low > wanted) {
       const auto group = static_cast<uint32_t>(std::min<size_t>(kGroup, tail.low - wanted));
       const uint32_t begin = tail.low - group;
@@ -184,7 +287,7 @@ class Promise {
           return false;
         }
         Pinned pinned;
-        if (!pin(begin + i, part, found[i], &pinned)) {
+        if (!pin(bringing, usable_ - 1 - (begin + i), {begin + i, k}, found[i], &pinned)) {
           shorten(begin + i);
           return false;
         }
@@ -209,17 +312,29 @@ class Promise {
       std::sort(set.blocks.begin(), set.blocks.end(), before);
     }
     for (const Block& block : set.blocks) bytes += block.size;
+    for (const Brought& what : brought_) {
+      const bool forward = what.tail == kForward;
+      set.on_disk += forward ? what.position < usable_
+                             : what.position >= tails_[what.tail].low && what.position < tails_[what.tail].high;
+    }
     describe_runs(set);
+    if (left_) {
+      const uint32_t at = from_ + left_->position;
+      const uint32_t predicted_us = Prediction(reading_).microseconds(left_->length, left_->length);
+      set.runs.push_back({at, at + 1, bit(left_->part), Run::Source::kDisk, predicted_us});
+    }
     if (why_ == StatusCode::kFailedPrecondition) set.status = flushed_error();
     if (why_ == StatusCode::kDeadlineExceeded) {
       set.status = too_late();
       count(reading_.state().connection().counters().deadline_exceeded);
     }
-    if (why_ == StatusCode::kDataLoss) set.status = data_loss("a block failed its verification; the prefix ends before it");
-    if (why_ == StatusCode::kResourceExhausted) {
-      set.status = resource_exhausted(
-          "this client has all its pins in use (see `kvist clients`); let go of blocks, or ask for more `pins`");
+    if (why_ == StatusCode::kUnavailable) {
+      set.status = unavailable("the node went away while blocks came from disk; the prefix ends before them");
+      count(reading_.state().connection().counters().unavailable);
     }
+    if (why_ == StatusCode::kCancelled) set.status = cancelled("the client is being closed");
+    if (why_ == StatusCode::kDataLoss) set.status = data_loss("a block failed its verification; the prefix ends before it");
+    if (why_ == StatusCode::kResourceExhausted) set.status = no_room_ ? no_room() : no_pins();
     const uint64_t width = std::max<size_t>(1, parts_.everywhere.size());
     reading_.count_reads(set.blocks.size(), (all - usable_) * width, bytes);
   }
@@ -253,6 +368,11 @@ class Promise {
   const std::span<const Digest> positions_;
   const uint32_t from_;
   const WantedParts& parts_;
+  const bool leave_;  // what is on disk
+  bool bring_;        // it, as long as its device is read
+  bool no_room_ = false;
+  std::vector<Brought> brought_;
+  std::optional<Left> left_;
   std::vector<Tail> tails_;
   std::vector<Chosen> chosen_;
   uint32_t usable_ = 0;
@@ -262,8 +382,10 @@ class Promise {
 // ---- hint ---------------------------------------------------------------------------------------------------------
 
 struct Seen {
-  uint64_t mask = 0;
+  uint64_t mask = 0;     // of its parts, those that are there
+  uint64_t on_disk = 0;  // and of these, those that are not in DRAM
   uint64_t bytes = 0;
+  uint64_t bytes_on_disk = 0;
 };
 
 // *end: how many were looked at in time.
@@ -282,9 +404,13 @@ std::vector<Seen> look_at_all(Reading& reading, std::span<const Digest> position
     for (const uint16_t part : all) {
       reading.locate(group, part, found);
       for (size_t i = 0; i < group.size(); ++i) {
-        if (found[i].id == kNoEntry) continue;
-        seen[base + i].mask |= bit(part);
-        seen[base + i].bytes += found[i].length;
+        if (found[i].seq == 0) continue;
+        Seen& here = seen[base + i];
+        here.mask |= bit(part);
+        here.bytes += found[i].length;
+        if (found[i].id != kNoEntry) continue;
+        here.on_disk |= bit(part);
+        here.bytes_on_disk += found[i].length;
       }
     }
   }
@@ -309,7 +435,9 @@ uint32_t usable_of(std::span<const Seen> seen, const WantedParts& parts) {
   return usable;
 }
 
-void add_runs(PinSet& set, const CopyRate& rate, std::span<const Seen> seen, uint32_t first, uint32_t begin, uint32_t end) {
+// *on_disk: bytes that are read from there before, and with these runs.
+void add_runs(PinSet& set, const Prediction& prediction, std::span<const Seen> seen, uint32_t first, uint32_t begin,
+              uint32_t end, uint64_t* on_disk) {
   uint64_t bytes = 0;
   bool open = false;
   for (uint32_t i = begin; i < end; ++i) {
@@ -317,24 +445,50 @@ void add_runs(PinSet& set, const CopyRate& rate, std::span<const Seen> seen, uin
       open = false;
       continue;
     }
-    if (!open || set.runs.back().part_mask != seen[i].mask) {
-      set.runs.push_back({first + i, first + i, seen[i].mask, Run::Source::kDram, 0});
+    const Run::Source source = seen[i].on_disk != 0 ? Run::Source::kDisk : Run::Source::kDram;
+    if (!open || set.runs.back().part_mask != seen[i].mask || set.runs.back().source != source) {
+      set.runs.push_back({first + i, first + i, seen[i].mask, source, 0});
       bytes = 0;
       open = true;
     }
     bytes += seen[i].bytes;
+    *on_disk += seen[i].bytes_on_disk;
     set.runs.back().end = first + i + 1;
-    set.runs.back().predicted_us = rate.microseconds(bytes);
+    set.runs.back().predicted_us = prediction.microseconds(bytes, source == Run::Source::kDisk ? *on_disk : 0);
+  }
+}
+
+// The blocks that a promise of `seen` would pin and which are on disk.
+uint32_t count_on_disk(std::span<const Seen> seen, const WantedParts& parts) {
+  uint64_t everywhere = 0;
+  for (const uint16_t part : parts.everywhere) everywhere |= bit(part);
+  uint32_t count = 0;
+  for (size_t i = 0; i < seen.size(); ++i) {
+    uint64_t needed = everywhere;
+    for (const auto& [part, window] : parts.at_the_end) needed |= seen.size() - i <= window ? bit(part) : 0;
+    count += static_cast<uint32_t>(std::popcount(seen[i].on_disk & needed));
+  }
+  return count;
+}
+
+// Those asked for, what is used first before what is used last.
+void prefetch(Reading& reading, std::span<const Digest> usable, const WantedParts& parts) {
+  Bringing(reading, {.positions = usable, .parts = parts.everywhere, .ends_at_hole = true}).prefetch();
+  for (const auto& [part, window] : parts.at_the_end) {
+    const size_t wanted = std::min<size_t>(window, usable.size());
+    Bringing(reading, {.positions = usable.last(wanted), .parts = {&part, 1}, .backward = true}).prefetch();
   }
 }
 
 }  // namespace
 
-void promise_prefix(Reading& reading, std::span<const Digest> positions, uint32_t from, const WantedParts& parts) {
-  Promise(reading, positions, from, parts).run();
+void promise_prefix(Reading& reading, std::span<const Digest> positions, uint32_t from, const WantedParts& parts,
+                    OnDisk on_disk) {
+  Promise(reading, positions, from, parts, on_disk).run();
 }
 
-void hint_prefix(Reading& reading, std::span<const Digest> positions, uint32_t from, const WantedParts& parts) {
+void hint_prefix(Reading& reading, std::span<const Digest> positions, uint32_t from, const WantedParts& parts,
+                 OnDisk on_disk) {
   size_t end = 0;
   const std::vector<Seen> seen = look_at_all(reading, positions.subspan(from), parts, &end);
   PinSet& set = reading.set();
@@ -343,9 +497,12 @@ void hint_prefix(Reading& reading, std::span<const Digest> positions, uint32_t f
     count(reading.state().connection().counters().deadline_exceeded);
   }
   set.usable = usable_of(seen, parts);
-  const CopyRate& rate = reading.state().connection().copy_rate();
-  add_runs(set, rate, seen, from, 0, set.usable);
-  add_runs(set, rate, seen, from, set.usable, static_cast<uint32_t>(seen.size()));
+  set.on_disk = count_on_disk(std::span(seen).first(set.usable), parts);
+  const Prediction prediction(reading);
+  uint64_t bytes_on_disk = 0;
+  add_runs(set, prediction, seen, from, 0, set.usable, &bytes_on_disk);
+  add_runs(set, prediction, seen, from, set.usable, static_cast<uint32_t>(seen.size()), &bytes_on_disk);
+  if (set.on_disk > 0 && on_disk == OnDisk::kBring) prefetch(reading, positions.subspan(from, set.usable), parts);
 }
 
 }  // namespace kvist::client

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/checksum.h"
+#include "client/bringing.h"
 #include "client/thread_seat.h"
 
 namespace kvist::client {
@@ -70,6 +71,12 @@ bool Reading::late(bool look) {
   return now >= *end_;
 }
 
+Deadline Reading::deadline() {
+  const auto now = Deadline::Clock::now();
+  if (!end_) end_ = now + Deadline::kDefaultBudget;
+  return within(*end_ - now);
+}
+
 bool Reading::verify(const BlockView& view) {
   verified_bytes_ += view.length;
   count(state_.connection().counters().verified);
@@ -98,14 +105,51 @@ void Reading::count_reads(uint64_t hits, uint64_t misses, uint64_t bytes) {
 
 // ---- in place -----------------------------------------------------------------------------------------------------
 
-void pin_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part) {
+namespace {
+
+// Of a call over many blocks that is done: `late` when it ended before its end.
+void count_ends(Reading& reading, const Bringing& bringing, bool late) {
+  Counters& counters = reading.state().connection().counters();
+  count(counters.deadline_exceeded, late || bringing.ended_with(StatusCode::kDeadlineExceeded) ? 1 : 0);
+  count(counters.unavailable, bringing.ended_with(StatusCode::kUnavailable) ? 1 : 0);
+}
+
+// One block that was found, wherever it is: pins it, and sets *out. `leave`: what is on disk is a miss.
+StatusCode pin_block(Reading& reading, Bringing& bringing, std::span<const Digest> positions, size_t index, uint16_t part,
+                     bool leave, Located found, Block* out) {
+  while (true) {
+    if (found.id == kNoEntry) {
+      if (leave) return StatusCode::kNotFound;
+      if (const StatusCode code = bringing.wait(index, &found); code != StatusCode::kOk) return code;
+    }
+    std::atomic<uint64_t>* word = reading.take_word();
+    if (word == nullptr) return StatusCode::kResourceExhausted;
+    BlockView view;
+    const StatusCode code = reading.pin_verified(positions[index], part, found, word, &view);
+    if (code == StatusCode::kOk) {
+      *out = {view.data, view.length, static_cast<uint32_t>(index), part};
+      return code;
+    }
+    reading.return_word(word);
+    if (code != StatusCode::kNotFound) return code;
+    found = reading.locate(positions[index], part);  // it may have gone to disk under our hands
+    if (!found.elsewhere()) return code;
+  }
+}
+
+}  // namespace
+
+void pin_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part, OnDisk on_disk) {
   PinSet& set = reading.set();
   set.blocks.resize(positions.size());
   set.results.resize(positions.size());
+  Bringing bringing(reading, {.positions = positions, .parts = {&part, 1}, .kept = true});
   std::array<Located, kGroup> found;
   uint64_t misses = 0, bytes = 0;
+  bool late = false;
   for (size_t base = 0; base < positions.size(); base += kGroup) {
     const std::span<const Digest> group = positions.subspan(base, std::min(kGroup, positions.size() - base));
+    bringing.at(base);
     if (group.size() == 1) {
       found[0] = reading.locate(group[0], part);
     } else {
@@ -115,27 +159,23 @@ void pin_blocks(Reading& reading, std::span<const Digest> positions, uint16_t pa
     for (; k < group.size() && !reading.late(k == 0 && base > 0); ++k) {
       StatusCode& result = set.results[base + k];
       result = group[k].is_zero() ? StatusCode::kInvalidArgument : StatusCode::kNotFound;
-      if (found[k].id != kNoEntry) {
-        std::atomic<uint64_t>* word = reading.take_word();
-        BlockView view;
-        result =
-            word == nullptr ? StatusCode::kResourceExhausted : reading.pin_verified(group[k], part, found[k], word, &view);
+      if (found[k].seq != 0) {
+        result = pin_block(reading, bringing, positions, base + k, part, on_disk == OnDisk::kLeave, found[k],
+                           &set.blocks[base + k]);
         if (result == StatusCode::kOk) {
-          set.blocks[base + k] = {view.data, view.length, static_cast<uint32_t>(base + k), part};
           ++set.hits;
-          bytes += view.length;
-        } else if (word != nullptr) {
-          reading.return_word(word);
+          bytes += set.blocks[base + k].size;
         }
       }
       misses += result == StatusCode::kNotFound;
     }
-    if (k < group.size()) {
+    late = k < group.size();
+    if (late) {
       std::fill(set.results.begin() + static_cast<ptrdiff_t>(base + k), set.results.end(), StatusCode::kDeadlineExceeded);
-      count(reading.state().connection().counters().deadline_exceeded);
       break;
     }
   }
+  count_ends(reading, bringing, late);
   reading.count_reads(set.hits, misses, bytes);
 }
 
@@ -144,11 +184,12 @@ size_t contains_blocks(Reading& reading, std::span<const Digest> positions, uint
   size_t there = 0;
   for (size_t base = 0; base < positions.size(); base += kGroup) {
     const std::span<const Digest> group = positions.subspan(base, std::min(kGroup, positions.size() - base));
-    there += reading.locate(group, part, found);
+    reading.locate(group, part, found);
     for (size_t k = 0; k < group.size(); ++k) {
-      results[base + k] = group[k].is_zero()        ? StatusCode::kInvalidArgument
-                          : found[k].id == kNoEntry ? StatusCode::kNotFound
-                                                    : StatusCode::kOk;
+      there += found[k].seq != 0;
+      results[base + k] = group[k].is_zero()  ? StatusCode::kInvalidArgument
+                          : found[k].seq == 0 ? StatusCode::kNotFound
+                                              : StatusCode::kOk;
     }
   }
   return there;
@@ -169,7 +210,7 @@ void touch_blocks(Reading& reading, std::span<const Digest> positions, uint16_t 
 
 namespace {
 
-// One block that was located; its pin is held while it is copied.
+// One block that is in DRAM; its pin is held while it is copied.
 StatusCode copy_block(Reading& reading, const Digest& digest, uint16_t part, const Located& found, Scatter destination,
                       std::atomic<uint64_t>* word, uint32_t* size) {
   const Reader& reader = reading.reader();
@@ -198,6 +239,25 @@ StatusCode copy_block(Reading& reading, const Digest& digest, uint16_t part, con
   return result;
 }
 
+// One block that was found, wherever it is.
+StatusCode bring_and_copy(Reading& reading, Bringing& bringing, std::span<const Digest> positions, size_t index,
+                          uint16_t part, Located found, Scatter destination, std::atomic<uint64_t>* word, uint32_t* size) {
+  while (true) {
+    if (found.id == kNoEntry) {
+      *size = found.length;
+      if (total_bytes(destination) != found.length) return StatusCode::kOutOfRange;  // not worth bringing
+      if (const StatusCode code = bringing.wait(index, &found); code != StatusCode::kOk) {
+        *size = 0;
+        return code;
+      }
+    }
+    const StatusCode code = copy_block(reading, positions[index], part, found, destination, word, size);
+    if (code != StatusCode::kNotFound) return code;
+    found = reading.locate(positions[index], part);  // it may have gone to disk under our hands
+    if (!found.elsewhere()) return code;
+  }
+}
+
 }  // namespace
 
 size_t copy_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part, std::span<const Scatter> destinations,
@@ -207,29 +267,33 @@ size_t copy_blocks(Reading& reading, std::span<const Digest> positions, uint16_t
     std::fill(results.begin(), results.end(), StatusCode::kResourceExhausted);
     return 0;
   }
+  reading.end_at(deadline);
+  Bringing bringing(reading, {.positions = positions, .parts = {&part, 1}});
   std::array<Located, kGroup> found;
   size_t hits = 0, misses = 0, bytes = 0, bytes_at_look = 0;
+  bool late = false;
   const auto begun = Deadline::Clock::now();
   for (size_t i = 0; i < positions.size(); ++i) {
     const size_t in_group = i % kGroup;
     if (in_group == 0 ? i > 0 : bytes - bytes_at_look >= kBytesBetweenLooks) {
       bytes_at_look = bytes;
-      if (deadline.passed()) {
+      late = deadline.passed();
+      if (late) {
         std::fill(results.begin() + static_cast<ptrdiff_t>(i), results.end(), StatusCode::kDeadlineExceeded);
-        count(reading.state().connection().counters().deadline_exceeded);
         break;
       }
     }
     if (in_group == 0) {
+      bringing.at(i);
       reading.locate(positions.subspan(i, std::min(kGroup, positions.size() - i)), part, found);
     }
     uint32_t size = 0;
     if (positions[i].is_zero()) {
       results[i] = StatusCode::kInvalidArgument;
-    } else if (found[in_group].id == kNoEntry) {
+    } else if (found[in_group].seq == 0) {
       results[i] = StatusCode::kNotFound;
     } else {
-      results[i] = copy_block(reading, positions[i], part, found[in_group], destinations[i], word, &size);
+      results[i] = bring_and_copy(reading, bringing, positions, i, part, found[in_group], destinations[i], word, &size);
     }
     if (!sizes.empty()) sizes[i] = size;
     hits += results[i] == StatusCode::kOk;
@@ -241,8 +305,10 @@ size_t copy_blocks(Reading& reading, std::span<const Digest> positions, uint16_t
       break;
     }
   }
+  count_ends(reading, bringing, late);
   reading.count_reads(hits, misses, bytes);
-  if (bytes >= CopyRate::kLeast) reading.state().connection().copy_rate().learn(bytes, Deadline::Clock::now() - begun);
+  if (bytes >= CopyRate::kLeast && !bringing.waited())
+    reading.state().connection().copy_rate().learn(bytes, Deadline::Clock::now() - begun);
   return hits;
 }
 

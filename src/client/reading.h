@@ -1,6 +1,7 @@
 // client/reading.h: a read call's hold on the current session, and the reads of single blocks: in place, copied, hinted.
 //
-// None of it makes a system call, waits, or allocates once the thread has read before.
+// None of it makes a system call, waits, or allocates once the thread has read before, as long as what is read is in DRAM.
+// What is on disk is waited for (bringing.h).
 //
 // Threads: one at a time.
 #pragma once
@@ -81,6 +82,7 @@ class Reading {
   // When the call's time is over. Not said: Deadline::kDefaultBudget after the first look at the clock. Most reads in place
   // are done before that, and looking would cost them a good part of what they take.
   void end_at(Deadline deadline) { end_ = deadline.at(); }
+  Deadline deadline();
   // Whether it is. The clock is looked at if `look`, or when many bytes were verified since it last was.
   bool late(bool look);
   void set_flushed() { state_.set_flushed(); }
@@ -105,7 +107,7 @@ class Reading {
 };
 
 // Each writes a result for each position.
-void pin_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part);
+void pin_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part, OnDisk on_disk = OnDisk::kBring);
 size_t contains_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part, std::span<StatusCode> results);
 // Records a use of those that are there; no results.
 void touch_blocks(Reading& reading, std::span<const Digest> positions, uint16_t part);

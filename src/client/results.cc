@@ -29,6 +29,7 @@ Prefix::~Prefix() = default;
 
 const Status& Prefix::status() const { return set_ == nullptr ? why_empty_ : set_->status; }
 uint32_t Prefix::size() const { return set_ == nullptr ? 0 : set_->usable; }
+uint32_t Prefix::on_disk() const { return set_ == nullptr ? 0 : set_->on_disk; }
 std::span<const Run> Prefix::runs() const { return set_ == nullptr ? std::span<const Run>() : set_->runs; }
 std::span<const Block> Prefix::blocks() const { return set_ == nullptr ? std::span<const Block>() : set_->blocks; }
 void Prefix::reset() { set_.reset(); }

@@ -228,6 +228,33 @@ Status SocketLink::remove(SpaceRef space, std::span<const Digest> digests, uint1
   return ok_status();
 }
 
+Status SocketLink::fetch(SpaceRef space, std::span<const Digest> digests, uint16_t part, uint32_t first_need,
+                         std::chrono::milliseconds budget, std::span<wire::FetchCode> codes, Deadline deadline) {
+  wire::Fetch fixed;
+  fixed.epoch = space.epoch;
+  fixed.slot = space.slot;
+  fixed.part = part;
+  fixed.count = static_cast<uint32_t>(digests.size());
+  fixed.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>(budget.count(), 0, UINT32_MAX));
+  fixed.first_need = first_need;
+  wire::Builder packet;
+  packet.start(MessageType::kFetch, 0);
+  packet.add(fixed);
+  packet.add_array(digests);
+  Question question;
+  if (Status status = put(MessageType::kFetch, packet, !codes.empty(), deadline, &question); !status.ok()) return status;
+  if (codes.empty()) return ok_status();
+  std::vector<std::byte> answer;
+  if (Status status = get_answer(question, &answer, deadline); !status.ok()) return status;
+  std::vector<uint8_t> bytes;
+  if (!wire::decode_codes(answer, &bytes) || bytes.size() != codes.size()) return malformed_answer();
+  // A later node's code is none that says that the block comes.
+  std::transform(bytes.begin(), bytes.end(), codes.begin(), [](uint8_t code) {
+    return code < wire::kFetchCodes ? static_cast<wire::FetchCode>(code) : wire::FetchCode::kRefused;
+  });
+  return ok_status();
+}
+
 StatusOr<uint64_t> SocketLink::flush(std::string_view alias, Deadline deadline) {
   wire::Builder packet;
   packet.start(MessageType::kFlush, 0);
@@ -319,7 +346,10 @@ StatusOr<ListPage> SocketLink::list(SpaceRef space, uint64_t cursor_at, uint32_t
     block.depth = item.depth;
     block.children = item.children;
     block.part = item.part;
-    block.resident = item.state == static_cast<uint8_t>(EntryState::kLive);
+    const auto state = static_cast<EntryState>(item.state);
+    block.resident = state == EntryState::kLive;
+    // One that is on its way to DRAM is below, still.
+    block.on_disk = state == EntryState::kBelow || state == EntryState::kFetching || (item.flags & kOnDisk) != 0;
     page.blocks.push_back(block);
   }
   return page;

@@ -24,6 +24,8 @@ class SocketLink final : public Link {
   Status give_back(std::span<const Grant> grants, size_t* sent, Deadline deadline) override;
   Status remove(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<StatusCode> results,
                 Deadline deadline) override;
+  Status fetch(SpaceRef space, std::span<const Digest> digests, uint16_t part, uint32_t first_need,
+               std::chrono::milliseconds budget, std::span<wire::FetchCode> codes, Deadline deadline) override;
   StatusOr<uint64_t> flush(std::string_view alias, Deadline deadline) override;
   Status note_use(SpaceRef space, const Digest& tip, std::string_view session, std::string_view stop,
                   Deadline deadline) override;

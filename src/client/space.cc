@@ -123,9 +123,9 @@ Prefix Space::longest_prefix(const Chain& chain, const PrefixOptions& options) c
     if (options.deadline) reading.end_at(*options.deadline);
     const auto search = [&](const client::WantedParts& parts) {
       if (options.promise) {
-        client::promise_prefix(reading, chain.positions, from, parts);
+        client::promise_prefix(reading, chain.positions, from, parts, options.on_disk);
       } else {
-        client::hint_prefix(reading, chain.positions, from, parts);
+        client::hint_prefix(reading, chain.positions, from, parts, options.on_disk);
       }
     };
     if (mask == state_->part_mask()) {
@@ -139,7 +139,7 @@ Prefix Space::longest_prefix(const Chain& chain, const PrefixOptions& options) c
   return prefix;
 }
 
-Pinned Space::pin(std::span<const Digest> positions, uint16_t part, std::optional<Deadline> deadline) const {
+Pinned Space::pin(std::span<const Digest> positions, uint16_t part, std::optional<Deadline> deadline, OnDisk on_disk) const {
   Pinned pinned;
   const auto run = [&] {
     pinned.size_ = positions.size();
@@ -157,7 +157,7 @@ Pinned Space::pin(std::span<const Digest> positions, uint16_t part, std::optiona
       return;
     }
     if (deadline) reading.end_at(*deadline);
-    client::pin_blocks(reading, positions, part);
+    client::pin_blocks(reading, positions, part, on_disk);
     pinned.set_.reset(reading.keep());
   };
   guarded(run, [&] { pinned.why_empty_ = StatusCode::kResourceExhausted; });

@@ -13,6 +13,12 @@
 
 namespace kvist::client {
 
+namespace {
+
+thread_local const Submissions* works_for = nullptr;  // the one whose worker this thread is
+
+}  // namespace
+
 Submissions::Submissions() { completions_.reserve(Client::kMaxSubmitted); }
 
 Submissions::~Submissions() { stop(); }
@@ -126,16 +132,16 @@ void Submissions::signal_locked() {
   (void)!::write(event_.get(), &one, sizeof(one));
 }
 
-// ---- the worker ---------------------------------------------------------------------------------------------------
+// ---- the workers ---------------------------------------------------------------------------------------------------
 
 Status Submissions::run(std::function<void()> work) {
   const std::lock_guard lock(mutex_);
   if (stopping_) return unavailable("the client is being closed");
-  if (!worker_.joinable()) {
+  if (asleep_ == workers_.size() && workers_.size() < kMostWorkers) {
     try {
-      worker_ = quiet_thread("kvist-reads", [this] { this->work(); });
+      start_worker_locked();
     } catch (const std::system_error& error) {
-      return resource_exhausted(std::string("no thread can be started: ") + error.what());
+      if (workers_.empty()) return resource_exhausted(std::string("no thread can be started: ") + error.what());
     }
   }
   work_.push_back(std::move(work));
@@ -143,7 +149,30 @@ Status Submissions::run(std::function<void()> work) {
   return ok_status();
 }
 
+void Submissions::start_worker_locked() {
+  workers_.reserve(kMostWorkers);  // a thread that was started must be kept
+  workers_.push_back(quiet_thread("kvist-reads", [this] { work(); }));
+}
+
+Submissions::Asleep::Asleep(Submissions& submissions) : submissions_(works_for == &submissions ? &submissions : nullptr) {
+  if (submissions_ == nullptr) return;
+  const std::lock_guard lock(submissions_->mutex_);
+  ++submissions_->asleep_;
+  const bool all = submissions_->asleep_ == submissions_->workers_.size();
+  if (!all || submissions_->work_.empty() || submissions_->stopping_ || submissions_->workers_.size() == kMostWorkers)
+    return;
+  // Without another thread what was submitted waits for this one.
+  guarded([&] { submissions_->start_worker_locked(); }, [] {});
+}
+
+Submissions::Asleep::~Asleep() {
+  if (submissions_ == nullptr) return;
+  const std::lock_guard lock(submissions_->mutex_);
+  --submissions_->asleep_;
+}
+
 void Submissions::work() {
+  works_for = this;
   std::unique_lock lock(mutex_);
   while (true) {
     has_work_.wait(lock, [this] { return stopping_ || !work_.empty(); });
@@ -162,7 +191,8 @@ void Submissions::stop() {
     stopping_ = true;
     has_work_.notify_all();
   }
-  if (worker_.joinable()) worker_.join();
+  for (std::thread& worker : workers_) worker.join();
+  workers_.clear();
   // One at a time, because this is a destructor's: no room is wanted for a list of them.
   std::unique_lock lock(mutex_);
   while (!work_.empty()) {

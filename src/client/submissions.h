@@ -4,6 +4,7 @@
 // Threads: any.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -59,10 +60,24 @@ class Submissions {
   int descriptor();
   bool has_descriptor() const;
 
-  // Runs `work` on the worker thread, which is started for the first. kResourceExhausted: there is no thread to be had.
+  // Runs `work` on a worker thread. There is one, started for the first; where it waits for the disk, others do what came
+  // after, up to kMostWorkers. kResourceExhausted: there is no thread to be had.
   Status run(std::function<void()> work);
-  // Ends the worker, dropping work that has not begun, and gives up all calls: none touches its caller's memory afterwards.
+  // Ends the workers, dropping work that has not begun, and gives up all calls: none touches its caller's memory afterwards.
   void stop();
+  // While this lives the thread that made it waits. Of a worker: what was submitted goes on elsewhere. Of others: nothing.
+  class Asleep {
+   public:
+    explicit Asleep(Submissions& submissions);
+    ~Asleep();
+    Asleep(const Asleep&) = delete;
+    Asleep& operator=(const Asleep&) = delete;
+
+   private:
+    Submissions* submissions_;  // null: not a worker's
+  };
+  // Whether that was called: work that is under way should end soon.
+  bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
 
  private:
   struct Call {
@@ -70,8 +85,11 @@ class Submissions {
     std::shared_ptr<Submitted> watched;
   };
 
+  static constexpr size_t kMostWorkers = 4;
+
   void signal_locked();
   void work();
+  void start_worker_locked();
 
   mutable std::mutex mutex_;
   std::condition_variable finished_;
@@ -83,8 +101,9 @@ class Submissions {
 
   std::condition_variable has_work_;
   std::deque<std::function<void()>> work_;
-  std::thread worker_;
-  bool stopping_ = false;
+  std::vector<std::thread> workers_;
+  size_t asleep_ = 0;  // of those
+  std::atomic<bool> stopping_{false};
 };
 
 }  // namespace kvist::client

@@ -21,8 +21,9 @@ struct Query {
 };
 
 // A block that eviction has chosen is dead until all pins were looked at once, which takes some microseconds; if somebody
-// holds it, it lives on. So a look-up waits for the outcome, else a block that is held would read as a miss. Bounded: the
-// node may have been stopped meanwhile, and then it is one. 10 to 25 us.
+// holds it, it lives on. And one that changes between the tiers is being written to meanwhile. So a look-up waits for the
+// outcome, else a block that is there would read as a miss. Bounded: the node may have been stopped meanwhile, and then it
+// is one. 10 to 25 us.
 constexpr int kOutcomePauses = 400;
 
 void cpu_pause() {
@@ -34,19 +35,28 @@ void cpu_pause() {
 }
 
 uint64_t outcome(const Entry& entry, uint64_t seq) {
-  for (int i = 0; i < kOutcomePauses && seq_state(seq) == EntryState::kDead; ++i) {
+  for (int i = 0; i < kOutcomePauses && (seq_state(seq) == EntryState::kDead || seq_state(seq) == EntryState::kWriting);
+       ++i) {
     cpu_pause();
     seq = entry.seq.load(std::memory_order_acquire);
   }
   return seq;
 }
 
-// The entry if it is, at this moment, the live block of this name.
+// The entry if it is, at this moment, the block of this name. One that is not live: no id, and its length and state if it is
+// on disk or on its way.
 Located match(const ControlView& control, const Query& query, EntryId id, const Digest& digest) {
   const Entry& entry = control.entries[id];
   uint64_t seq = entry.seq.load(std::memory_order_acquire);
-  if (seq_state(seq) == EntryState::kDead) seq = outcome(entry, seq);
-  if (seq_state(seq) != EntryState::kLive) return {};
+  if (seq_state(seq) != EntryState::kLive) [[unlikely]] {
+    seq = outcome(entry, seq);
+    const EntryState state = seq_state(seq);
+    if (state == EntryState::kBelow || state == EntryState::kFetching) {
+      id = kNoEntry;
+    } else if (state != EntryState::kLive) {
+      return {};
+    }
+  }
   if (entry.digest_lo.load(std::memory_order_acquire) != digest.lo ||
       entry.digest_hi.load(std::memory_order_acquire) != digest.hi ||
       entry.space_part.load(std::memory_order_acquire) != make_space_part(query.space, query.part)) {
@@ -63,7 +73,7 @@ Located scan_once(const ControlView& control, const Query& query, const Bucket* 
       if (id == kNoEntry || id > query.max_entries) continue;
       if (query.touch != nullptr) prefetch(&query.touch[id]);
       const Located found = match(control, query, id, digest);
-      if (found.id != kNoEntry) return found;
+      if (found.seq != 0) return found;
     }
     bucket = control.next(*bucket);
   }
@@ -73,7 +83,7 @@ Located scan_once(const ControlView& control, const Query& query, const Bucket* 
 Located scan(const ControlView& control, const Query& query, const Bucket& bucket, uint16_t tag, const Digest& digest) {
   const uint32_t version = bucket.version.load(std::memory_order_acquire);
   const Located found = scan_once(control, query, &bucket, tag, digest);
-  if (found.id != kNoEntry || bucket.version.load(std::memory_order_acquire) == version) return found;
+  if (found.seq != 0 || bucket.version.load(std::memory_order_acquire) == version) return found;
   return scan_once(control, query, &bucket, tag, digest);
 }
 
@@ -118,7 +128,7 @@ size_t Reader::locate(SpaceRef space, std::span<const Digest> digests, uint16_t 
     for (size_t i = base; i < end; ++i) {
       out[i] = scan(control_, query, *buckets[i % (2 * kGroup)], tags[i % (2 * kGroup)], digests[i]);
       hits += out[i].id != kNoEntry;
-      if (stop_at_miss && out[i].id == kNoEntry) {
+      if (stop_at_miss && out[i].seq == 0) {
         std::fill(out.begin() + static_cast<ptrdiff_t>(i), out.begin() + static_cast<ptrdiff_t>(digests.size()), Located{});
         return hits;
       }

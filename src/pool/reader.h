@@ -34,9 +34,14 @@ struct SpaceRef {
 
 // An entry at a moment: a hint. `seq` tells whether it is still the same when it is used.
 struct Located {
-  EntryId id = kNoEntry;  // kNoEntry: not found
+  EntryId id = kNoEntry;  // kNoEntry: not found, or not in DRAM
   uint32_t length = 0;    // bytes
-  uint64_t seq = 0;
+  uint64_t seq = 0;       // 0: not found
+
+  // Known here, but its bytes cannot be read now: they are on disk, or on their way to DRAM.
+  bool below() const { return seq_state(seq) == EntryState::kBelow; }
+  bool coming() const { return seq_state(seq) == EntryState::kFetching; }
+  bool elsewhere() const { return id == kNoEntry && seq != 0; }
 };
 
 // The bytes of a pinned block. Valid while its pin word holds it.
@@ -65,8 +70,9 @@ class Reader {
   // Where the pin table says that it is closed, of a reader whose node may be followed by another one on the same memory.
   void set_closed(const std::atomic<uint32_t>* closed) { closed_ = closed; }
 
-  // Looks up (digests[i], part) for each i and writes out[i]. Memory latency overlaps across the batch. Returns the number
-  // found. With `stop_at_miss`, entries after the first miss may be left as not found without having been looked up.
+  // Looks up (digests[i], part) for each i and writes out[i]. Memory latency overlaps across the batch. Returns how many are
+  // in DRAM. With `stop_at_miss`, entries after the first that is nowhere may be left as not found without having been
+  // looked up.
   size_t locate(SpaceRef space, std::span<const Digest> digests, uint16_t part, std::span<Located> out,
                 bool stop_at_miss = false) const;
   Located locate(SpaceRef space, const Digest& digest, uint16_t part) const;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -588,6 +589,105 @@ TEST_P(CCalls, StructsOfOtherVersions) {
   ASSERT_EQ(kvist_client_get_stats(client.get(), &stats.known), KVIST_OK);
   EXPECT_EQ(stats.known.blocks_put, 2u);
   EXPECT_EQ(stats.later, 0u);
+}
+
+// The fields that came later are zero for a program that was built before them.
+TEST_P(CCalls, AStructOfTheFirstVersionHasNoLaterFields) {
+  Blocks blocks(space.get(), 2, "a");
+  put(blocks);
+  kvist_prefix_options options = KVIST_PREFIX_OPTIONS_INIT;
+  options.on_disk = 77;  // behind what such a program has
+  options.struct_size = offsetof(kvist_prefix_options, on_disk);
+  ASSERT_EQ(options.struct_size, 24u);
+  EXPECT_EQ(kvist_prefix_length(prefix(blocks.chain, &options).get()), 2u);
+  options.struct_size = sizeof(options);
+  (void)prefix(blocks.chain, &options, KVIST_INVALID_ARGUMENT);
+  for (const int on_disk : {KVIST_ON_DISK_BRING, KVIST_ON_DISK_LEAVE}) {
+    options.on_disk = static_cast<uint8_t>(on_disk);
+    const PrefixHandle found = prefix(blocks.chain, &options);
+    EXPECT_EQ(kvist_prefix_length(found.get()), 2u);
+    EXPECT_EQ(kvist_prefix_on_disk(found.get()), 0u);
+  }
+  EXPECT_EQ(kvist_prefix_on_disk(nullptr), 0u);
+  kvist_client_stats stats = KVIST_CLIENT_STATS_INIT;
+  stats.brought = 77;
+  stats.struct_size = offsetof(kvist_client_stats, brought);
+  ASSERT_EQ(stats.struct_size, 120u);
+  ASSERT_EQ(kvist_client_get_stats(client.get(), &stats), KVIST_OK);
+  EXPECT_EQ(stats.blocks_put, 2u);
+  EXPECT_EQ(stats.brought, 77u) << "not its memory";
+}
+
+// A node with a disk below its DRAM.
+TEST(CCallsOnDisk, BlocksAreBroughtOrLeft) {
+  Folder folder;
+  std::filesystem::create_directories(folder.file("disk"));
+  ThreadNode node([&](NodeOptions& options) {
+    options.pool.memory_bytes = uint64_t{16} << 20;
+    options.disk.directories = folder.file("disk");
+    options.disk.capacity_bytes = uint64_t{256} << 20;
+  });
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  kvist_error error = {};
+  kvist_client_options client_options = KVIST_CLIENT_OPTIONS_INIT;
+  client_options.socket = node.socket().c_str();
+  kvist_client* made = nullptr;
+  ASSERT_EQ(kvist_client_connect(&client_options, -1, &made, &error), KVIST_OK) << error.message;
+  const ClientHandle client(made);
+  const auto open = [&](const char* alias) {
+    kvist_identity identity = KVIST_IDENTITY_INIT;
+    identity.alias = identity.model = alias;
+    kvist_space* space = nullptr;
+    EXPECT_EQ(kvist_space_open(client.get(), &identity, -1, &space, &error), KVIST_OK) << error.message;
+    return SpaceHandle(space);
+  };
+  const SpaceHandle space = open("space"), others = open("others");
+  Blocks blocks(space.get(), 8, "a");
+  const auto put = [&](const SpaceHandle& into, Blocks& what) {
+    return kvist_space_put(into.get(), &what.chain, what.sources.data(), nullptr, what.results.data(), -1);
+  };
+  ASSERT_EQ(put(space, blocks), 8u);
+  int number = 0;
+  const auto below = [&] {
+    uint64_t cursor = 0;
+    kvist_listing page[16];
+    size_t count = 0, on_disk = 0;
+    EXPECT_EQ(kvist_space_list(space.get(), &cursor, page, 16, -1, &count, &error), KVIST_OK) << error.message;
+    for (size_t i = 0; i < count; ++i) on_disk += page[i].on_disk == 1 && page[i].resident == 0;
+    return on_disk;
+  };
+  ASSERT_TRUE(eventually([&] {
+    Blocks filler(others.get(), 64, std::to_string(++number));
+    (void)put(others, filler);
+    return below() == 8;
+  }));
+  const auto prefix = [&](uint8_t hint, uint8_t on_disk) {
+    kvist_prefix_options options = KVIST_PREFIX_OPTIONS_INIT;
+    options.hint = hint;
+    options.on_disk = on_disk;
+    kvist_prefix* found = nullptr;
+    EXPECT_EQ(kvist_space_longest_prefix(space.get(), &blocks.chain, &options, -1, &found, &error), KVIST_OK)
+        << error.message;
+    return PrefixHandle(found);
+  };
+  const PrefixHandle hint = prefix(1, KVIST_ON_DISK_LEAVE);
+  EXPECT_EQ(kvist_prefix_length(hint.get()), 8u);
+  EXPECT_EQ(kvist_prefix_on_disk(hint.get()), 8u);
+  const kvist_run* runs = nullptr;
+  ASSERT_EQ(kvist_prefix_runs(hint.get(), &runs), 1u);
+  EXPECT_EQ(runs[0].source, KVIST_SOURCE_DISK);
+  EXPECT_EQ(kvist_prefix_length(prefix(0, KVIST_ON_DISK_LEAVE).get()), 0u);
+  EXPECT_EQ(below(), 8u);
+  const PrefixHandle found = prefix(0, KVIST_ON_DISK_BRING);
+  EXPECT_EQ(kvist_prefix_length(found.get()), 8u);
+  EXPECT_EQ(kvist_prefix_on_disk(found.get()), 8u);
+  const kvist_block* there = nullptr;
+  ASSERT_EQ(kvist_prefix_blocks(found.get(), &there), 8u);
+  for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(blocks.right(i, there[i].data));
+  kvist_client_stats stats = KVIST_CLIENT_STATS_INIT;
+  ASSERT_EQ(kvist_client_get_stats(client.get(), &stats), KVIST_OK);
+  EXPECT_EQ(stats.brought, 8u);
+  EXPECT_EQ(stats.bring_failed, 0u);
 }
 
 TEST_P(CCalls, AForkedChildIsTold) {

@@ -49,7 +49,7 @@ TEST(Symbols, AreExactlyThePublicOnes) {
   const std::string map = without_comments(read_file(std::string(kSourceFolder) + "/src/capi/kvist.map"));
   const Names declared = all_matches(header, R"(KVIST_API [^(;]*\b(kvist_[a-z_0-9]+)\()");
   const Names listed = all_matches(map, R"(\b(kvist_[a-z_0-9]+);)");
-  EXPECT_GE(declared.size(), 48u);
+  EXPECT_GE(declared.size(), 49u);
   EXPECT_EQ(declared, listed);
   // Nothing is declared that is not marked as exported.
   EXPECT_EQ(all_matches(header, R"((?:^|\n)(?!KVIST_API)[a-z][^\n;{}]*\b(kvist_[a-z_0-9]+)\()"), Names{});
@@ -58,7 +58,9 @@ TEST(Symbols, AreExactlyThePublicOnes) {
   std::istringstream lines(output_of(std::string("nm -D --defined-only ") + kLibrary));
   for (std::string address, kind, name; lines >> address >> kind >> name;) {
     if (kind == "A") continue;  // the name of a version
-    EXPECT_TRUE(name.ends_with("@@KVIST_1.0")) << name;
+    // What came later has a later version: a program that uses it does not start with a library that lacks it.
+    const std::string expected = name.starts_with("kvist_prefix_on_disk@") ? "@@KVIST_1.1" : "@@KVIST_1.0";
+    EXPECT_TRUE(name.ends_with(expected)) << name;
     exported.insert(name.substr(0, name.find('@')));
   }
   EXPECT_EQ(exported, declared);

@@ -1,6 +1,7 @@
 // The verbs that use a pool, against a node in this process: what a user types and sees.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -114,6 +115,63 @@ TEST_F(PoolVerbs, AChainHasAPrefix) {
   outcome = run({"put", "f", path, "--parent", "e", "--depth", "5", "--strict"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_TRUE(contains(outcome.err, "its parent is not there")) << outcome.err;
+}
+
+// A node with little DRAM and a disk below it: verbs tell where a block is, and looking moves nothing.
+TEST(PoolVerbsOnDisk, SayWhereBlocksAre) {
+  test::Folder folder;
+  std::filesystem::create_directories(folder.file("disk"));
+  test::ThreadNode node([&](NodeOptions& options) {
+    options.pool.memory_bytes = uint64_t{16} << 20;
+    options.disk.directories = folder.file("disk");
+    options.disk.capacity_bytes = uint64_t{256} << 20;
+  });
+  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  const auto run = [&](std::vector<std::string> words) {
+    words.insert(words.begin() + 1, {"--socket", node.socket()});
+    return run_command(std::move(words));
+  };
+  const std::string bytes(100'000, 'x');
+  std::ofstream(folder.file("block"), std::ios::binary) << bytes;
+  ASSERT_EQ(run({"put", "-n", "test", "a", folder.file("block"), "--depth", "0"}).code, 0);
+
+  StatusOr<Client> client = Client::connect({.socket = node.socket()});
+  ASSERT_TRUE(client.ok());
+  Identity others;
+  others.alias = "others", others.model = "others";
+  const StatusOr<Space> space = client->open(others);
+  ASSERT_TRUE(space.ok());
+  const std::vector<std::byte> filler(64 << 10);
+  const ConstRange range{filler.data(), filler.size()};
+  const Gather source{&range, 1};
+  uint64_t number = 0;
+  EXPECT_TRUE(test::eventually([&] {
+    const Digest name{++number * 0x9e3779b97f4a7c15, number};
+    StatusCode result = StatusCode::kUnknown;
+    (void)space->put({.positions = {&name, 1}}, {&source, 1}, {&result, 1});
+    return contains(run({"exists", "-n", "test", "a"}).out, "on disk");
+  }));
+
+  EXPECT_EQ(run({"exists", "-n", "test", "a"}).out, "yes a  (on disk)\n");
+  EXPECT_EQ(Json::parse(run({"exists", "-n", "test", "a", "--json"}).out)["source"], "disk");
+  Outcome outcome = run({"prefix", "-n", "test", "a"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "1 of 1 positions from 0 on can be used; 1 of their blocks are on disk")) << outcome.out;
+  outcome = run({"prefix", "-n", "test", "a", "--json"});
+  std::istringstream stream(outcome.out);
+  std::string first, second;
+  std::getline(stream, first), std::getline(stream, second);
+  EXPECT_EQ(Json::parse(first)["blocks_on_disk"], 1);
+  EXPECT_EQ(Json::parse(second)["source"], "disk");
+  outcome = run({"ls", "test", "--json"});
+  EXPECT_EQ(Json::parse(outcome.out)["resident"], false) << "looking has moved nothing";
+  EXPECT_EQ(Json::parse(outcome.out)["on_disk"], true);
+  EXPECT_TRUE(contains(run({"ls", "test"}).out, " disk ")) << run({"ls", "test"}).out;
+
+  outcome = run({"get", "-n", "test", "a"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, bytes);
+  EXPECT_TRUE(contains(run({"ls", "test"}).out, " both ")) << run({"ls", "test"}).out;
 }
 
 TEST_F(PoolVerbs, Listings) {

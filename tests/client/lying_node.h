@@ -4,7 +4,8 @@
 //   liar.change(MessageType::kRemove, [](LyingNode::Packet& packet) { packet.header().status = 256; });
 //   ClientOptions options{.socket = liar.socket()};
 //
-// Packets pass unchanged, with their descriptors, but for answers of the kinds that are changed. One client at a time.
+// Packets pass unchanged, with their descriptors, but for requests and answers of the kinds that are changed. One client at
+// a time.
 #pragma once
 
 #include <poll.h>
@@ -58,6 +59,11 @@ class LyingNode {
   void change(wire::MessageType type, Change change) {
     const std::lock_guard lock(mutex_);
     changes_[static_cast<uint16_t>(type)] = std::move(change);
+  }
+  // The same for requests on their way to the node.
+  void change_request(wire::MessageType type, Change change) {
+    const std::lock_guard lock(mutex_);
+    request_changes_[static_cast<uint16_t>(type)] = std::move(change);
   }
   // Requests of this kind that were passed on.
   uint32_t asked(wire::MessageType type) {
@@ -123,7 +129,8 @@ class LyingNode {
       const std::lock_guard lock(mutex_);
       const auto type = static_cast<uint16_t>(packet.header().type & ~static_cast<uint16_t>(wire::MessageType::kAnswer));
       if (!answer) ++asked_[type];
-      if (answer && changes_[type]) changes_[type](packet);
+      const Change& change = answer ? changes_[type] : request_changes_[type];
+      if (change) change(packet);
     }
     if (packet.bytes.empty()) return true;
     range = {packet.bytes.data(), packet.bytes.size()};
@@ -135,7 +142,7 @@ class LyingNode {
   const std::string honest_;
   FileDescriptor end_, listener_;
   std::mutex mutex_;
-  std::map<uint16_t, Change> changes_;
+  std::map<uint16_t, Change> changes_, request_changes_;
   std::map<uint16_t, uint32_t> asked_;
   std::thread thread_;
 };

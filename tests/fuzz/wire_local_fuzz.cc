@@ -37,6 +37,10 @@ void decode_requests(std::span<const std::byte> body) {
   }
   if (GiveBackMessage give_back; decode(body, &give_back)) require(give_back.items.size() * 8 <= body.size());
   if (RemoveMessage remove; decode(body, &remove)) require(remove.digests.size() * sizeof(Digest) <= body.size());
+  if (FetchMessage fetch; decode(body, &fetch)) {
+    require(fetch.digests.size() == fetch.fixed.count && fetch.digests.size() <= kMaxFetched &&
+            fetch.digests.size() * sizeof(Digest) <= body.size());
+  }
   if (NoteUseMessage note; decode(body, &note)) {
     require_within(body, note.session);
     require_within(body, note.stop);

@@ -40,6 +40,83 @@ TEST(Reader, BatchFindsWhatSinglesFind) {
   EXPECT_EQ(h.reader.locate(h.space, {}, 0, {}), 0u);
 }
 
+// What is on disk only, or on its way from there, has no place in memory: whoever looks for a place misses.
+TEST(Reader, WhatIsBelowIsToldOfButNotFound) {
+  PoolHarness h(small_pool(64));
+  std::vector<Digest> chain;
+  for (uint32_t d = 0; d < 6; ++d) {
+    chain.push_back(digest_at(1, d));
+    ASSERT_EQ(h.put_at(1, d, 100 + d), CommitCode::kStored);
+  }
+  const auto set_state = [&](uint32_t d, EntryState state) {
+    Entry& entry = h.reader.control().entries[h.pool->find(h.space, chain[d], 0)];
+    entry.seq.store(make_seq(seq_generation(entry.seq.load()), state));
+    return &entry;
+  };
+  Entry* below = set_state(1, EntryState::kBelow);
+  Entry* coming = set_state(3, EntryState::kFetching);
+  Entry* stub = set_state(4, EntryState::kStub);
+
+  std::vector<Located> found(chain.size());
+  EXPECT_EQ(h.reader.locate(h.space, chain, 0, found), 3u) << "those in DRAM";
+  for (const uint32_t d : {0u, 2u, 5u}) EXPECT_TRUE(found[d].id != kNoEntry && !found[d].elsewhere()) << d;
+  for (const uint32_t d : {1u, 3u}) {
+    EXPECT_EQ(found[d].id, kNoEntry);
+    EXPECT_EQ(found[d].length, 100 + d);
+    EXPECT_TRUE(found[d].elsewhere());
+    EXPECT_EQ(found[d].seq, h.reader.locate(h.space, chain[d], 0).seq);
+    BlockView view;
+    EXPECT_EQ(h.reader.pin(h.space, found[d], h.pins.word(0), &view), PinResult::kMiss);
+    EXPECT_EQ(h.reader.find_and_pin(h.space, chain[d], 0, h.pins.word(0), &view), PinResult::kMiss);
+    EXPECT_EQ(h.pins.word(0).load(), 0u);
+  }
+  EXPECT_TRUE(found[1].below() && !found[1].coming());
+  EXPECT_TRUE(found[3].coming() && !found[3].below());
+  EXPECT_FALSE(found[4].elsewhere()) << "of a stub there are no bytes anywhere";
+  EXPECT_EQ(found[4].seq, 0u);
+
+  // A search that may stop at a miss goes on behind what is on disk, and stops at the stub.
+  EXPECT_EQ(h.reader.locate(h.space, chain, 0, found, true), 2u);
+  EXPECT_TRUE(found[3].coming());
+  EXPECT_EQ(found[5].seq, 0u);
+  // Another part, namespace or name is not meant.
+  EXPECT_EQ(h.reader.locate(h.space, chain[1], 1).seq, 0u);
+  for (Entry* entry : {below, coming, stub}) {
+    entry->seq.store(make_seq(seq_generation(entry->seq.load()), EntryState::kLive));
+  }
+}
+
+// On its way from one tier to the other an entry is written to, for less time than a look-up may take.
+TEST(Reader, WhatChangesBetweenTheTiersIsAwaited) {
+  PoolHarness h(small_pool(64));
+  ASSERT_EQ(h.put_at(1, 0, 64), CommitCode::kStored);
+  const Digest name = digest_at(1, 0);
+  const Located at = h.reader.locate(h.space, name, 0);
+  Entry& entry = h.reader.control().entries[at.id];
+  const uint64_t generation = seq_generation(at.seq);
+  std::atomic<bool> done{false};
+  std::atomic<uint64_t> changes{0};
+  std::thread node([&] {
+    const EntryState states[] = {EntryState::kBelow, EntryState::kWriting, EntryState::kFetching, EntryState::kWriting,
+                                 EntryState::kLive,  EntryState::kDead,    EntryState::kWriting};
+    while (!done.load(std::memory_order_relaxed)) {
+      for (const EntryState state : states) {
+        entry.seq.store(make_seq(generation, state), std::memory_order_seq_cst);
+        for (int i = 0; i < 50; ++i) (void)entry.seq.load(std::memory_order_seq_cst);
+      }
+      changes.fetch_add(1, std::memory_order_relaxed);
+    }
+    entry.seq.store(at.seq, std::memory_order_seq_cst);
+  });
+  uint64_t looks = 0, missed = 0;
+  for (; looks < 1'000'000 || changes.load(std::memory_order_relaxed) < 10'000; ++looks) {
+    missed += h.reader.locate(h.space, name, 0).seq == 0;
+  }
+  done = true;
+  node.join();
+  EXPECT_LT(missed * 50, looks) << missed;  // without waiting: every third
+}
+
 // Eviction marks a block, looks for pins, and revives what is held: in between, a look-up waits instead of missing. A
 // machine that takes the deciding thread's processor away at that point makes some misses all the same.
 TEST(Reader, WhatEvictionIsDecidingOnIsAwaited) {

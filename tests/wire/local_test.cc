@@ -134,6 +134,9 @@ TEST(LocalWire, HugeCountsAreRefusedBeforeAnythingIsAllocated) {
     EXPECT_FALSE(decode(with_fixed(GiveBack{.count = count}, 8), &give_back));
     RemoveMessage remove;
     EXPECT_FALSE(decode(with_fixed(Remove{.count = count}, sizeof(Digest)), &remove));
+    FetchMessage fetch;
+    EXPECT_FALSE(decode(with_fixed(Fetch{.count = count}, sizeof(Digest)), &fetch));
+    EXPECT_LE(fetch.digests.capacity(), 1u);
     CommittedMessage committed;
     EXPECT_FALSE(decode(with_fixed(Committed{.count = count, .grants = {}}, 1), &committed));
     EXPECT_FALSE(decode(with_fixed(Committed{.count = 0, .grants = {.count = count}}, sizeof(GrantItem)), &committed));
@@ -239,6 +242,20 @@ TEST(LocalWire, OtherRequestsSayWhatWasSent) {
   ASSERT_TRUE(decode_configure(body_of(sample(samples, "configure")), &key, &value));
   EXPECT_EQ(key, "key");
   EXPECT_EQ(value, "value");
+  FetchMessage fetch;
+  ASSERT_TRUE(decode(body_of(sample(samples, "fetch")), &fetch));
+  EXPECT_EQ(fetch.fixed.part, 0x0b0c);
+  EXPECT_EQ(fetch.fixed.budget_ms, 0x11121314u);
+  EXPECT_EQ(fetch.fixed.first_need, 0x15161718u);
+  ASSERT_EQ(fetch.digests.size(), 2u);
+  EXPECT_EQ(fetch.digests[1], kSampleParent);
+}
+
+TEST(LocalWire, OneFetchAsksForABoundedNumberOfBlocks) {
+  FetchMessage fetch;
+  EXPECT_TRUE(decode(with_fixed(Fetch{.count = kMaxFetched}, kMaxFetched * sizeof(Digest)), &fetch));
+  EXPECT_EQ(fetch.digests.size(), kMaxFetched);
+  EXPECT_FALSE(decode(with_fixed(Fetch{.count = kMaxFetched + 1}, (kMaxFetched + 1) * sizeof(Digest)), &fetch));
 }
 
 TEST(LocalWire, AnswersSayWhatWasSent) {

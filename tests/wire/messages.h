@@ -159,6 +159,16 @@ inline void add_requests(SampleMaker& make) {
         b.add(Configure{.key_bytes = 3, .value_bytes = 5, .unused = 0});
         b.add_text("keyvalue");
       });
+  make.add("fetch", MessageType::kFetch, decode_message<FetchMessage>, [](Builder& b) {
+    b.add(Fetch{.epoch = 0x0102030405060708,
+                .slot = 0x090a,
+                .part = 0x0b0c,
+                .count = 2,
+                .budget_ms = 0x11121314,
+                .first_need = 0x15161718});
+    b.add(kSampleDigest);
+    b.add(kSampleParent);
+  });
 }
 
 inline void add_answers(SampleMaker& make) {
@@ -212,6 +222,17 @@ inline void add_answers(SampleMaker& make) {
         b.add(uint32_t{0});
         b.add(uint8_t{0});
         b.add(uint8_t{5});
+      });
+  make.add(
+      "fetched", answer_to(MessageType::kFetch),
+      [](std::span<const std::byte> body) {
+        std::vector<uint8_t> codes;
+        return decode_codes(body, &codes);
+      },
+      [](Builder& b) {
+        b.add(uint32_t{kFetchCodes});
+        b.add(uint32_t{0});
+        for (uint8_t code = 0; code < kFetchCodes; ++code) b.add(code);
       });
   make.add("flushed", answer_to(MessageType::kFlush), decode_fixed<uint64_t>,
            [](Builder& b) { b.add(uint64_t{0x0102030405060708}); });

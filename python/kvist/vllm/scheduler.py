@@ -2,6 +2,8 @@
 
 It runs in the engine core's thread, between two steps, so it waits for nothing: finding a prefix is one call into shared
 memory. What was found stays pinned from the match until the workers have read it, so that nothing of it is evicted between.
+What is on the node's disk counts too: the node is told to read it, by a message whose answer is not waited for. A load between
+steps waits for it; where loads are part of a step, the request waits until it is in memory.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class Request:
         "saved",
         "session",
         "space",
+        "total",
         "waits",
     )
 
@@ -56,7 +59,8 @@ class Request:
         self.local = 0  # tokens that the engine had itself at the last look
         self.saved = 0  # positions that need no saving any more
         self.due = 0  # tokens computed at which there may be one more
-        self.found: kvist.Prefix | None = None
+        self.found: kvist.Prefix | None = None  # pinned
+        self.total = 0  # positions found: those and, behind them, what is on disk
         self.found_first = self.found_limit = 0
         self.found_at = 0.0
         self.waits = 0.0  # until when it may be told to ask again
@@ -65,6 +69,7 @@ class Request:
     def drop(self) -> None:
         """Unpins what was found."""
         found, self.found = self.found, None
+        self.total = 0
         if found is not None:
             found.close()
 
@@ -154,11 +159,18 @@ class Scheduler:
         if self._between and self._wait(state, self._chain(state, space, limit)[first], now):
             state.drop()
             return None, False
-        found = state.found
-        if found is None or not self._holds(state, space, first, limit, now):
+        if not state.total or not self._holds(state, space, first, limit, now):
             state.drop()
-            found = self._look(state, space, first, limit, now)
-        if found is None:
+            self._look(state, space, first, limit, now)
+        pinned = len(state.found) if state.found is not None else 0
+        if state.total > pinned and not self._between:
+            state.waits = state.waits or now + self._deadline
+            if now < state.waits:
+                state.drop()
+                return None, False
+            state.total = pinned
+        if not state.total:
+            state.drop()
             return 0, False
         if self._between and len(self._flying) >= self._max_loads:
             state.waits = state.waits or now + self._deadline
@@ -166,7 +178,7 @@ class Scheduler:
                 return None, False
             state.drop()
             return 0, False
-        return len(found) * self._tokens, self._between
+        return state.total * self._tokens, self._between
 
     def _holds(self, state: Request, space: Any, first: int, limit: int, now: float) -> bool:
         return (
@@ -176,26 +188,28 @@ class Scheduler:
             and now - state.found_at < _PIN_SECONDS
         )
 
-    def _look(self, state: Request, space: kvist.Space, first: int, limit: int, now: float) -> kvist.Prefix | None:
+    def _look(self, state: Request, space: kvist.Space, first: int, limit: int, now: float) -> None:
         chain = self._chain(state, space, limit)
+        wanted = chain if state.count == limit else chain[:limit]
         try:
-            found = space.prefix(chain if state.count == limit else chain[:limit], start=first, timeout=self._deadline)
+            found = space.prefix(wanted, start=first, timeout=self._deadline, on_disk="leave")
+            total = len(found)
+            if found.runs and found.runs[-1].source == "disk":  # it ended there: how far does it go with that?
+                total = max(total, len(space.prefix(wanted, start=first, hint=True, timeout=self._deadline)))
         except kvist.Error as error:
             self.names.failed(error)
-            return None
+            return
         self.counters.add("lookups")
         self.counters.time("lookup_seconds", time.monotonic() - now)
         if found.code not in _MISSES:
             self.names.failed(error_class(found.code)(found.message, found.code))
-        if len(found) == 0:
+        if self.events is not None and first + total < limit:
+            self.events.gone(chain[first + total])
+        if total == 0:
             found.close()
-            if self.events is not None:
-                self.events.gone(chain[first])
-            return None
-        if self.events is not None and first + len(found) < limit:
-            self.events.gone(chain[first + len(found)])
+            return
         state.found, state.found_first, state.found_limit, state.found_at = found, first, limit, now
-        return found
+        state.total = total
 
     def _wait(self, state: Request, key: bytes, now: float) -> bool:
         """Whether another request is loading the same position: then this one finds it in the engine soon."""
@@ -225,7 +239,7 @@ class Scheduler:
     def allocated(self, request: Any, block_ids: tuple[list[int], ...], external: int) -> None:
         """The engine gave the request blocks, the ones for `external` tokens to be filled by us."""
         state = self.requests.get(request.request_id) or self.add(request)
-        found, state.found = state.found, None
+        found, state.found, state.total = state.found, None, 0
         first = state.local // self._tokens
         if external <= 0:
             if found is not None:
@@ -263,7 +277,7 @@ class Scheduler:
         if space is None:
             return first
         try:
-            with space.prefix(self._chain(state, space, first)[:first], hint=True) as kept:
+            with space.prefix(self._chain(state, space, first)[:first], hint=True, on_disk="leave") as kept:
                 return len(kept)
         except kvist.Error as error:
             self.names.failed(error)

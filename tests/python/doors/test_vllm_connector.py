@@ -67,6 +67,32 @@ def test_a_second_engine_finds_all_full_blocks_but_the_last_tokens(folder, extra
             other.empty()
 
 
+@pytest.mark.parametrize(
+    "groups, load", [("full", "sync"), ("full", "async"), ("sliding", "async"), ("state", "async")]
+)
+def test_what_has_left_the_nodes_memory_is_loaded_from_its_disk(folder, extra, tmp_path, groups, load):
+    """The scheduler waits for nothing; bytes are checked by the rig."""
+    (tmp_path / "disk").mkdir()
+    arguments = ["--disk", str(tmp_path / "disk"), "--disk-capacity", "256MiB"]
+    with kvist.Node(memory="16MiB", admin=None, block_bytes=4096, arguments=arguments) as small, small.client() as client:
+        with Rig(folder, extra | {"socket": small.socket, "load": load}, GROUPS[groups]) as rig:
+            rig.serve("a", prompt(150))
+            space = rig.connector._scheduler.names.space()
+            other = client.open(kvist.Identity("other", "other", [kvist.Part("kv", "4KiB")]))
+            end, number = time.monotonic() + 60, 0
+            while any(each.resident for each in space.list()[0]):
+                assert time.monotonic() < end
+                other.put(other.digests([b"%d" % i for i in range(number, number + 64)]), bytes(64 * 4096))
+                number += 64
+            assert all(each.on_disk for each in space.list()[0])
+            rig.reset()
+            unit = rig.connector._plan.tokens
+            assert rig.serve("b", prompt(150)) == 149 // unit * unit
+            assert rig.outputs["b"] == rig.outputs["a"]
+            assert any(each.resident for each in space.list()[0])
+            rig.empty()
+
+
 def test_only_what_the_engine_lacks_is_loaded(folder, extra):
     with Rig(folder, extra) as rig:
         rig.serve("a", prompt(6 * BLOCK + 1))
