@@ -87,10 +87,12 @@ void warn_if_too_large(const Options& options, Load& load) {
   if (!text.ok()) return;
   const StatusOr<JsonView> report = JsonView::parse(*text);
   if (!report.ok()) return;
-  const uint64_t capacity = report->number("capacity_bytes"), wanted = load.reader->footer()->block_bytes;
+  uint64_t capacity = report->number("capacity_bytes");
+  for (const JsonView& pool : report->rows("pools")) capacity += pool.member("disk").number("capacity_bytes");
+  const uint64_t wanted = load.reader->footer()->block_bytes;
   if (wanted <= capacity) return;
   std::fprintf(
-      stderr, "kvist load: the blocks have %s, the pool has %s of memory: later ones will take the place of others\n",
+      stderr, "kvist load: the blocks have %s, the pool has room for %s: later ones will take the place of others\n",
       format_size_short(static_cast<double>(wanted)).c_str(), format_size_short(static_cast<double>(capacity)).c_str());
 }
 

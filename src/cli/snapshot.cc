@@ -66,7 +66,8 @@ class Copying {
   const Written& written() const { return written_; }
 
  private:
-  // Results and bytes of a batch. Blocks whose time did not come are asked for again as long as any does.
+  // Results and bytes of a batch. Blocks whose time did not come, or for which there was no room to come from disk, are
+  // asked for again as long as any come.
   Status read(size_t begin, size_t end, size_t bytes) {
     buffer_.resize(std::max(buffer_.size(), bytes));
     ranges_.clear();
@@ -77,11 +78,16 @@ class Copying {
       for (size_t part = 0; part < space_.identity().parts.size(); ++part) {
         read_part(begin, end, static_cast<uint16_t>(part));
       }
-      const auto late = static_cast<size_t>(std::count(results_.begin(), results_.end(), StatusCode::kDeadlineExceeded));
-      if (late == waiting) return deadline_exceeded("the node did not answer in time: try a longer --timeout");
-      waiting = late;
+      const auto left = static_cast<size_t>(std::count_if(results_.begin(), results_.end(), may_come));
+      const bool late = std::count(results_.begin(), results_.end(), StatusCode::kDeadlineExceeded) > 0;
+      if (left == waiting && late) return deadline_exceeded("the node did not answer in time: try a longer --timeout");
+      if (left == waiting) break;
+      waiting = left;
     }
     return ok_status();
+  }
+  static bool may_come(StatusCode code) {
+    return code == StatusCode::kDeadlineExceeded || code == StatusCode::kResourceExhausted;
   }
 
   void read_part(size_t begin, size_t end, uint16_t part) {
@@ -89,7 +95,7 @@ class Copying {
     std::vector<Digest> names;
     std::vector<Scatter> places;
     for (size_t i = 0; i < end - begin; ++i) {
-      if (blocks_[begin + i].part != part || results_[i] != StatusCode::kDeadlineExceeded) continue;
+      if (blocks_[begin + i].part != part || !may_come(results_[i])) continue;
       mine.push_back(i);
       names.push_back(blocks_[begin + i].digest);
       places.push_back({&ranges_[i], 1});
@@ -188,7 +194,8 @@ void print(const Options& options, const Space& space, const SnapshotTally& tall
                options.file == "-" ? "standard output" : printable(options.file).c_str());
   for (const auto& [code, count] : written.left_out) {
     std::fprintf(out, "left out %s: %s\n", format_count(count).c_str(),
-                 code == StatusCode::kNotFound ? "evicted or removed meanwhile" : reason_of(code).c_str());
+                 code == StatusCode::kNotFound ? "evicted or removed meanwhile, or on a disk that is not read now"
+                                               : reason_of(code).c_str());
   }
   if (written.detached > 0) {
     std::fprintf(out, "%s have a block before them in their chain that is not in the file; they can be used where that is\n",

@@ -114,7 +114,7 @@ void keep_one_of_each(std::vector<ChosenBlock>* blocks) {
 
 void SnapshotChoice::saw(std::span<const Client::Listing> page) {
   for (const Client::Listing& block : page) {
-    const uint32_t size = block.resident ? block.size : 0;
+    const uint32_t size = block.resident || block.on_disk ? block.size : 0;
     blocks_.push_back({block.position, block.parent, size, block.depth, kNone, block.part});
   }
 }

@@ -86,6 +86,15 @@ TEST(SnapshotChoice, AHoleIsLeftOut) {
   EXPECT_EQ(chosen[1].parent, name_of(2));
 }
 
+TEST(SnapshotChoice, WhatIsOnlyOnDiskIsChosen) {
+  Client::Listing below = block(2, 1, 1);
+  below.resident = false, below.on_disk = true;
+  const std::vector<ChosenBlock> chosen = choose({block(1, 0, 0), below, block(3, 2, 2)});
+  EXPECT_EQ(names(chosen), "1 2 3");
+  ASSERT_EQ(chosen.size(), 3u);
+  EXPECT_EQ(chosen[1].size, 100u);
+}
+
 TEST(SnapshotChoice, WhatWasListedTwiceIsWrittenOnce) {
   Client::Listing stub = block(2, 1, 1);
   stub.resident = false;
