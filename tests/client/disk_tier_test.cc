@@ -91,6 +91,12 @@ class DiskTier : public testing::Test {
     return listed;
   }
 
+  static Json disk_report(Client& from) {
+    const StatusOr<std::string> text = from.report(Client::Report::kNode);
+    EXPECT_TRUE(text.ok()) << text.status().to_string();
+    return text.ok() ? Json::parse(*text)["pools"][0]["disk"] : Json();
+  }
+
   // Puts other blocks until all of these have left DRAM.
   void push_down(Client& from, const Space& space, std::span<const Digest> blocks, size_t parts = 1) {
     const std::set<Digest> wanted(blocks.begin(), blocks.end());
@@ -98,7 +104,11 @@ class DiskTier : public testing::Test {
     Listed listed;
     for (int step = 0; step < 400; ++step) {
       listed = list(from, space, wanted);
-      if (listed.disk == blocks.size() * parts) return;
+      if (listed.disk == blocks.size() * parts) {
+        // What is still being written cannot be read yet.
+        EXPECT_TRUE(eventually([&] { return disk_report(from)["being_written"] == 0; }));
+        return;
+      }
       if (listed.disk + listed.both + listed.dram < blocks.size() * parts) break;
       put_slowly(others, random_digests(random, 4), kBlock);
       ::poll(nullptr, 0, 5);  // the disk is slower than what comes from here
@@ -166,11 +176,8 @@ TEST_F(DiskTier, AHintBeginsToRead) {
   put_slowly(space, chain);
   push_down(space, chain);
   const std::set<Digest> wanted(chain.begin(), chain.end());
-  EXPECT_TRUE(eventually([&] {  // what is still being written cannot be read yet
-    const Prefix hint = space.longest_prefix({.positions = chain}, {.promise = false});
-    EXPECT_EQ(hint.size(), chain.size());
-    return list(client, space, wanted).both == chain.size();
-  }));
+  EXPECT_EQ(space.longest_prefix({.positions = chain}, {.promise = false}).on_disk(), chain.size());
+  EXPECT_TRUE(eventually([&] { return list(client, space, wanted).both == chain.size(); }));
   EXPECT_EQ(client.stats().brought, 0u) << "nobody waited";
 }
 
@@ -288,11 +295,8 @@ TEST_F(DiskTier, AHintReadsTheWindowsThatCount) {
   for (uint16_t part = 0; part < 2; ++part) put_slowly(space, chain, 16 << 10, part);
   push_down(space, chain, parts.size());
   const std::set<Digest> wanted(chain.begin(), chain.end());
-  EXPECT_TRUE(eventually([&] {
-    const Prefix hint = space.longest_prefix({.positions = chain}, {.promise = false});
-    EXPECT_EQ(hint.size(), 20u);
-    return hint.on_disk() == 0;
-  }));
+  EXPECT_EQ(space.longest_prefix({.positions = chain}, {.promise = false}).on_disk(), 26u);
+  EXPECT_TRUE(eventually([&] { return list(client, space, wanted).both == 26; }));
   const Prefix prefix = space.longest_prefix({.positions = chain}, {.on_disk = OnDisk::kLeave});
   EXPECT_EQ(prefix.size(), 20u);
   EXPECT_EQ(list(client, space, wanted).disk, 14u);
@@ -370,6 +374,7 @@ TEST_F(DiskTier, TwoClientsShareWhatComes) {
   EXPECT_EQ(sizes[0], chain.size());
   EXPECT_EQ(sizes[1], chain.size());
   EXPECT_EQ(list(client, space, {chain.begin(), chain.end()}).both, chain.size());
+  EXPECT_EQ(disk_report(client)["fetches_ended"]["came"], chain.size());
 }
 
 // A put of what is on disk does not wait for the disk.
@@ -519,6 +524,42 @@ TEST_F(DiskTierProcess, AHangingNodeIsWaitedForUntilTheDeadline) {
   const Prefix all = space.longest_prefix({.positions = chain}, {.deadline = within(std::chrono::seconds(kWaitSeconds))});
   EXPECT_EQ(all.size(), chain.size()) << all.status().to_string();
   expect_right(all, chain);
+}
+
+// The same where the node had said that the blocks come, and nothing rings any more.
+TEST_F(DiskTierProcess, WhatNeverComesIsWaitedForUntilTheDeadline) {
+  LyingNode liar(folder.file("node.sock"));
+  Client told = connect(liar.socket());
+  const Space through = open(told, identity("a"));
+  const std::vector<Digest> chain = random_digests(random, 128);
+  put_slowly(through, chain);
+  push_down(told, through, chain);
+  liar.change(MessageType::kFetch, [&](LyingNode::Packet&) { process->signal(SIGSTOP); });
+  const Prefix prefix = through.longest_prefix({.positions = chain}, {.deadline = within(milliseconds(300))});
+  EXPECT_EQ(prefix.status().code(), StatusCode::kDeadlineExceeded) << prefix.status().to_string();
+  EXPECT_LT(prefix.size(), chain.size());
+  expect_right(prefix, chain);
+  Destinations got(chain.size(), kBlock);
+  EXPECT_LT(through.get(chain, got.scatters(), got.results, 0, within(milliseconds(100))), chain.size());
+  EXPECT_EQ(got.results.back(), StatusCode::kDeadlineExceeded);
+  liar.change(MessageType::kFetch, {});
+  process->signal(SIGCONT);
+  EXPECT_EQ(through.longest_prefix({.positions = chain}).size(), chain.size());
+}
+
+TEST_F(DiskTierProcess, ANodeThatDiesWhileBlocksComeEndsTheWait) {
+  LyingNode liar(folder.file("node.sock"));
+  Client told = connect(liar.socket());
+  const Space through = open(told, identity("a"));
+  const std::vector<Digest> chain = random_digests(random, 128);
+  put_slowly(through, chain);
+  push_down(told, through, chain);
+  liar.change(MessageType::kFetch, [&](LyingNode::Packet&) { process->signal(SIGKILL); });
+  const Prefix prefix = through.longest_prefix({.positions = chain}, {.deadline = within(std::chrono::hours(24))});
+  EXPECT_EQ(prefix.status().code(), StatusCode::kUnavailable) << prefix.status().to_string();
+  EXPECT_LT(prefix.size(), chain.size());
+  expect_right(prefix, chain);
+  process->wait();
 }
 
 // Whoever waits for a block is told soon that the node is gone. With a day of time, waiting for the deadline would not end.
