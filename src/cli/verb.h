@@ -53,6 +53,7 @@ extern const Verb kBenchVerb;
 extern const Verb kClientsVerb;
 extern const Verb kConfigVerb;
 extern const Verb kDoctorVerb;
+extern const Verb kDrainVerb;
 extern const Verb kExistsVerb;
 extern const Verb kFlushVerb;
 extern const Verb kGetVerb;

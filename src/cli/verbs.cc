@@ -7,7 +7,7 @@ namespace kvist::cli {
 
 std::span<const Verb* const> all_verbs() {
   static constexpr std::array kVerbs = {
-      &kNodeVerb,   &kConfigVerb,   &kPutVerb,      &kGetVerb,   &kExistsVerb, &kPrefixVerb,  &kRmVerb,
+      &kNodeVerb,   &kConfigVerb,   &kDrainVerb, &kPutVerb,      &kGetVerb,   &kExistsVerb, &kPrefixVerb,  &kRmVerb,
       &kLsVerb,     &kSnapshotVerb, &kLoadVerb,     &kFlushVerb, &kStatVerb,   &kTopVerb,     &kClientsVerb,
       &kReplayVerb, &kPoliciesVerb, &kWorkloadVerb, &kBenchVerb, &kDoctorVerb, &kVersionVerb, &kManualVerb,
   };

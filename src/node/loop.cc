@@ -88,7 +88,10 @@ void Node::Loop::turn() {
   if (count > 0) read_clock();
   if (requests > 0) polling_.expect(now_ns_);
   maintain();
-  if (disk_ != nullptr) turn_disk();
+  if (disk_ != nullptr) {
+    copy_stored();
+    turn_disk();
+  }
 }
 
 // The tier below: what has ended, and what was asked of it in this turn.
@@ -103,6 +106,16 @@ void Node::Loop::turn_disk() {
     ::syscall(SYS_futex, bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
   sessions_->closes_done(domain, {now_ns_ / kNsPerMs, now_ns_ / kNsPerMs / Sessions::kActiveWindowMs});
+}
+
+// Blocks of DRAM are written too, as far as there is room: once all are, the next look is at the next tick.
+void Node::Loop::copy_stored() {
+  constexpr uint64_t kBytes = 4 << 20;
+  if (options_.disk.write != DiskOptions::When::kStored || copied_all_) return;
+  const uint32_t copied = domains_[0]->pool().copy_below(&copy_at_, kBytes);
+  copied_all_ = copy_at_ == kNoEntry;
+  // Where there is no room now, the disk's next event is when to go on.
+  more_to_do_ |= copied > 0 && !copied_all_;
 }
 
 void Node::Loop::maintain() {
@@ -158,6 +171,7 @@ void Node::Loop::tick() {
   const uint64_t now_ms = now_ns_ / kNsPerMs;
   for (const auto& domain : domains_) domain->pool().set_time(now_ms);
   if (disk_ != nullptr) disk_->tell_speed();
+  copied_all_ = false;
   sessions_->tick({now_ms, now_ms / Sessions::kActiveWindowMs});
   cpus_ = usable_cpus();
   if (!listening_) {

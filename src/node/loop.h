@@ -59,6 +59,7 @@ class Node::Loop {
   Status start_domains();
   Status start_disk();
   void turn_disk();
+  void copy_stored();
   Status start_admin();
   void start_populator();
   Status start_scrubber();
@@ -100,6 +101,9 @@ class Node::Loop {
   std::vector<std::unique_ptr<Domain>> domains_;
   std::unique_ptr<DiskStore> disk_;  // of the default domain; null: DRAM alone
   bool disk_ready_ = false;          // its descriptor is
+  // Of disk.write: stored. Where copying goes on, and whether all that there was in this tick is copied.
+  EntryId copy_at_ = kNoEntry;
+  bool copied_all_ = false;
   ListenSocket listener_;
   FileDescriptor stop_event_;
   Poller poller_;

@@ -371,6 +371,7 @@ constexpr std::array kFamilies = {
     MetricFamily{"kvist_disk_live_bytes", kGauge, "domain", "Bytes of blocks in them that are wanted, those of blocks that are in DRAM too included", of_stores<&S::live_bytes>},
     MetricFamily{"kvist_disk_only_blocks", kGauge, "domain", "Blocks that are on disk only", of_disk_pools<&P::below_blocks>},
     MetricFamily{"kvist_disk_only_bytes", kGauge, "domain", "Their bytes", of_disk_pools<&P::below_bytes>},
+    MetricFamily{"kvist_dram_only_blocks", kGauge, "domain", "Blocks in DRAM that have no copy on disk: what the end of the node would lose", of_disk_pools<&P::only_in_dram>},
     MetricFamily{"kvist_disk_state", kGauge, "domain, directory, state", "1 for what a directory does now: serving; read-only, because it is full or cannot be written to; bypassed, because it was slow or failed", disk_states},
     MetricFamily{"kvist_disk_bypassed_total", kCounter, "domain", "Times that a directory ceased to serve", of_stores<&S::bypassed>},
     MetricFamily{"kvist_disk_resumed_total", kCounter, "domain", "Times that one did so again", of_stores<&S::resumed>},

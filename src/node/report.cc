@@ -145,6 +145,7 @@ Json disk_detail(const Domain& domain, const PoolStats& pool) {
           {"blocks", pool.below_blocks},
           {"block_bytes", pool.below_bytes},
           {"being_written", pool.being_written},
+          {"only_in_dram", pool.only_in_dram},
           {"demoted", pool.demoted},
           {"demoted_bytes", pool.demoted_bytes},
           {"not_demoted", std::move(dropped)},

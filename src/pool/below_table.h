@@ -46,6 +46,7 @@ class BelowTable {
     size_t at = home(id);
     while (rows_[at].id != id && rows_[at].id != kNoEntry) at = (at + 1) & mask();
     used_ += rows_[at].id == kNoEntry;
+    copies_ += (below.location != 0 ? 1 : 0) - (rows_[at].location != 0 ? 1 : 0);
     rows_[at] = {id, below.children, below.location};
   }
 
@@ -56,6 +57,8 @@ class BelowTable {
   }
 
   size_t size() const { return used_; }
+  // Rows with a copy, those that are being written included.
+  size_t copies() const { return copies_; }
   uint64_t metadata_bytes() const { return rows_.capacity() * sizeof(Row); }
 
  private:
@@ -77,6 +80,7 @@ class BelowTable {
       if (rows_[at].id == kNoEntry) return;
     }
     --used_;
+    copies_ -= rows_[at].location != 0;
     // What stands behind moves up, unless the hole lies before its home.
     for (size_t next = (at + 1) & mask(); rows_[next].id != kNoEntry; next = (next + 1) & mask()) {
       const size_t from_home = (next - home(rows_[next].id)) & mask(), from_hole = (next - at) & mask();
@@ -100,6 +104,7 @@ class BelowTable {
 
   std::vector<Row> rows_;  // a power of two
   size_t used_ = 0;
+  size_t copies_ = 0;
 };
 
 }  // namespace kvist

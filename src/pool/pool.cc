@@ -387,6 +387,7 @@ PoolStats Pool::stats() const {
                          private_.capacity() * sizeof(PrivateEntry) + retention_->metadata_bytes() +
                          slots_.metadata_bytes() + below_.metadata_bytes();
   stats.being_written = writes_.size();
+  stats.only_in_dram = stats_.live_blocks - (below_.copies() - std::min(below_.copies(), disk_fetches_.size()));
   stats.admission = admission_.stats();
   stats.not_demoted[static_cast<int>(NotDemoted::kUnlikely)] = stats.admission.unlikely;
   stats.not_demoted[static_cast<int>(NotDemoted::kOverBudget)] = stats.admission.over_budget;

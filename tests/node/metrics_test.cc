@@ -54,6 +54,7 @@ constexpr std::pair<const char*, const char*> kNames[] = {
     {"kvist_disk_live_bytes", "gauge"},
     {"kvist_disk_only_blocks", "gauge"},
     {"kvist_disk_only_bytes", "gauge"},
+    {"kvist_dram_only_blocks", "gauge"},
     {"kvist_disk_state", "gauge"},
     {"kvist_disk_bypassed_total", "counter"},
     {"kvist_disk_resumed_total", "counter"},
