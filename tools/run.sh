@@ -1,12 +1,14 @@
 #!/bin/bash
-# The demonstration behind `make run`: a node, an agent workload (many sessions that grow turn by turn, share system
-# prompts, pause and come back), and several client processes that replay it with real bytes through the node's pool. The
-# replay compares every byte and prints the summary; this script only starts and stops what takes part.
+# The demonstration behind `make run`: an agent workload (many sessions that grow turn by turn, share system prompts, pause and
+# come back), and several client processes that replay it with real bytes through a node whose DRAM is a tenth of it and that
+# has a disk tier below. In the middle the node is killed and started again. The replay compares every byte, starts and ends
+# the node, and prints the summary; this script chooses the sizes.
 #
-#   TRACE=FILE MEMORY=SIZE CLIENTS=N tools/run.sh
+#   TRACE=FILE MEMORY=SIZE DISK=SIZE CLIENTS=N tools/run.sh
 #
 # TRACE     a request trace to replay instead of the generated workload
-# MEMORY    the pool's size; default: a quarter of the memory available here, at most 1GiB
+# MEMORY    the pool's size; default: a quarter of the memory available here, at most 384MiB
+# DISK      the disk tier's; default: a third of what is free in $TMPDIR (or /tmp), at most 2GiB; 0: none
 # CLIENTS   client processes; default 4
 set -euo pipefail
 source "$(dirname "$0")/say.sh"
@@ -28,26 +30,20 @@ available_mib() {
 memory=${MEMORY:-}
 if [[ -z $memory ]]; then
   mib=$(($(available_mib) / 4))
-  memory=$((mib < 1024 ? mib : 1024))MiB
+  memory=$((mib < 384 ? mib : 384))MiB
+fi
+disk=${DISK:-}
+if [[ -z $disk ]]; then
+  mib=$(($(df -Pm "${TMPDIR:-/tmp}" | awk 'NR == 2 { print $4 }') / 3))
+  disk=$((mib < 2048 ? mib : 2048))MiB
+  if ((mib < 256)); then
+    say "No disk tier: ${TMPDIR:-/tmp} has too little room for one; set TMPDIR to a folder on a disk"
+    disk=0
+  fi
 fi
 
-# A Unix socket's path is limited to 107 bytes, so it does not lie in the clone, which may be deep.
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/kvist-run.XXXXXX")
-node=
-finish() {
-  local status=$?
-  if [[ -n $node ]] && kill -0 "$node" 2>/dev/null; then
-    kill -TERM "$node"
-    for _ in {1..100}; do
-      kill -0 "$node" 2>/dev/null || break
-      sleep 0.1
-    done
-    kill -KILL "$node" 2>/dev/null || true
-  fi
-  rm -rf "$scratch"
-  exit "$status"
-}
-trap finish EXIT
+trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
@@ -57,22 +53,11 @@ if [[ -z $trace ]]; then
   "$kvist" workload --out "$trace" || die "the workload could not be written"
 fi
 
-say "Starting a node with $memory"
-# No admin address: the demonstration must run where even the loopback interface is down.
-"$kvist" node --memory "$memory" --socket "$scratch/node.sock" --admin none >"$scratch/ready" 2>"$scratch/node.log" &
-node=$!
-# The node prints one line when clients can connect.
-for _ in {1..200}; do
-  [[ ! -s $scratch/ready ]] || break
-  kill -0 "$node" 2>/dev/null || { node=; cat "$scratch/node.log" >&2; die "the node did not start"; }
-  sleep 0.1
-done
-[[ -s $scratch/ready ]] || { cat "$scratch/node.log" >&2; die "the node was not ready within 20 s"; }
-cat "$scratch/ready"
-
-say "Replaying through $clients client processes"
-"$kvist" replay "$trace" --socket "$scratch/node.sock" --clients "$clients" || die "the replay failed"
-
-say "Stopping the node"
-kill -TERM "$node"
-if wait "$node"; then node=; else node=; cat "$scratch/node.log" >&2; die "the node did not end cleanly"; fi
+options=(--memory "$memory" --clients "$clients")
+below="and no disk tier"
+if [[ $disk != 0 ]]; then
+  options+=(--disk "$disk" --restart)
+  below="and $disk of disk below it, which is killed and started again in the middle"
+fi
+say "Replaying through $clients client processes and a node with $memory of DRAM $below"
+"$kvist" replay "$trace" "${options[@]}" || die "the replay failed"

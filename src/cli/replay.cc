@@ -54,6 +54,12 @@ VerbBody declare(Arguments& arguments) {
       .default_text("a node of its own");
   arguments.size("--memory", options->memory,
                  "Without --socket: the pool of the node that is started; 0: use the node of this host");
+  arguments.size("--disk", options->disk,
+                 "Without --socket: the node that is started has a disk tier of this size, in $TMPDIR or /tmp; 0: none");
+  arguments.flag("--restart", options->restart,
+                 "Without --socket: kill the node (kill -9) when half of the requests were served, and start it again");
+  arguments.duration("--think", options->think, "A client waits so long after each request, as while an engine computes")
+      .default_text("not at all");
   arguments.number("--clients", options->clients, "Client processes", 1, replay::kMaxClients);
   arguments.size("--block-bytes", options->block_bytes, "Size of a block");
   arguments.seconds("--seconds", options->seconds, "Replay over and over, for so many seconds")

@@ -55,6 +55,9 @@ struct ReplayArguments {
   // With real bytes.
   std::string socket;
   uint64_t memory = uint64_t{1} << 30;
+  uint64_t disk = 0;
+  bool restart = false;
+  std::chrono::nanoseconds think{0};
   uint64_t clients = 4;
   uint64_t block_bytes = 64 << 10;
   std::chrono::nanoseconds seconds{0};

@@ -4,11 +4,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/socket_path.h"
@@ -41,7 +46,8 @@ StatusOr<Verify> parse_verify(const std::string& text) {
 
 nlohmann::ordered_json as_json(const ClientResult& result) {
   return {{"requests", result.requests},       {"blocks", result.blocks},
-          {"hit_blocks", result.hit_blocks},   {"hit_rate", result.hit_rate()},
+          {"hit_blocks", result.hit_blocks},   {"disk_blocks", result.disk_blocks},
+          {"hit_rate", result.hit_rate()},
           {"got_bytes", result.got_bytes},     {"put_bytes", result.put_bytes},
           {"wrong_bytes", result.wrong_bytes}, {"seconds", result.seconds},
           {"p50_us", result.p50_us},           {"p99_us", result.p99_us}};
@@ -116,6 +122,13 @@ CopyCeiling measure_ceiling(uint32_t block_bytes) {
 
 struct NodeFacts {
   uint64_t capacity_bytes = 0, evicted = 0;
+  uint64_t disk_bytes = 0, block_bytes = 0, written_bytes = 0;  // of the disk tier: capacity, blocks and all that was written
+  std::string disk;
+
+  // Of a node that took the place of one that was killed.
+  void add(const NodeFacts& before) {
+    evicted += before.evicted, block_bytes += before.block_bytes, written_bytes += before.written_bytes;
+  }
 };
 NodeFacts ask_node(const std::string& socket) {
   ClientOptions options;
@@ -127,7 +140,85 @@ NodeFacts ask_node(const std::string& socket) {
   if (!text.ok()) return {};
   const auto json = nlohmann::json::parse(*text, nullptr, false);
   if (!json.is_object()) return {};
-  return {json.value("capacity_bytes", uint64_t{0}), json.value("evicted_total", uint64_t{0})};
+  NodeFacts facts;
+  facts.capacity_bytes = json.value("capacity_bytes", uint64_t{0});
+  facts.evicted = json.value("evicted_total", uint64_t{0});
+  for (const auto& pool : json.value("pools", nlohmann::json::array())) {
+    const auto disk = pool.find("disk");
+    if (disk == pool.end() || !disk->is_object()) continue;
+    facts.disk_bytes = disk->value("capacity_bytes", uint64_t{0});
+    facts.block_bytes = disk->value("user_bytes", uint64_t{0});
+    facts.written_bytes = disk->value("written_bytes", uint64_t{0});
+    facts.disk = disk->value("description", "");
+  }
+  return facts;
+}
+
+// A folder for the disk tier of the node that is started, which goes with it.
+class DiskFolder {
+ public:
+  StatusOr<std::string> make() {
+    const char* base = std::getenv("TMPDIR");
+    path_ = std::string(base != nullptr && *base != '\0' ? base : "/tmp") + "/kvist-disk.XXXXXX";
+    if (::mkdtemp(path_.data()) != nullptr) return path_;
+    const std::string failed = std::exchange(path_, "");
+    return unavailable("no folder for the disk tier could be made: " + failed + ": " + std::strerror(errno) +
+                       "; set TMPDIR to one on a disk");
+  }
+  ~DiskFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+
+ private:
+  std::string path_;
+};
+
+// What killing the node in the middle came to.
+struct Restart {
+  bool done = false;
+  double at = 0;               // share of the requests
+  double served_after_s = -1;  // -1: it was not seen to serve again
+  NodeFacts before;
+};
+
+StatusOr<Restart> kill_and_restart(ChildNode& node, double share) {
+  Restart restart;
+  restart.done = true;
+  restart.at = share;
+  restart.before = ask_node(node.socket());
+  const double begun = bench::seconds_now();
+  if (Status s = node.kill_and_start_again(); !s.ok()) return s;
+  const Deadline patience = within(std::chrono::seconds(10));
+  while (!patience.passed()) {
+    if (StatusOr<Client> client = node.connect(); client.ok()) {
+      restart.served_after_s = bench::seconds_now() - begun;
+      return restart;
+    }
+    ::poll(nullptr, 0, 5);
+  }
+  return deadline_exceeded("the node was killed and started again, and does not answer");
+}
+
+void print_tiers(const ClientResult& sum, const NodeFacts& after) {
+  if (after.disk_bytes == 0) return;
+  const auto share = [&](uint64_t blocks) {
+    return sum.blocks == 0 ? 0 : 100 * static_cast<double>(blocks) / static_cast<double>(sum.blocks);
+  };
+  std::printf("  %-22s %.1f %% of the blocks from DRAM, %.1f %% from %s of disk below it\n", "tiers",
+              share(sum.hit_blocks - std::min(sum.hit_blocks, sum.disk_blocks)), share(sum.disk_blocks),
+              format_size(after.disk_bytes).c_str());
+  std::printf("  %-22s %s for %s of blocks (%s)\n", "written to disk",
+              format_size_short(static_cast<double>(after.written_bytes)).c_str(),
+              format_size_short(static_cast<double>(after.block_bytes)).c_str(), after.disk.c_str());
+}
+
+void print_restart(const LiveReplay& replay, const Restart& restart) {
+  if (!restart.done) return;
+  std::printf("  %-22s killed after %.0f %% of the requests, served again after %.2f s; hit rate of the tenth before it "
+              "%.1f %%, of the tenth after it %.1f %%\n",
+              "restart", 100 * restart.at, restart.served_after_s, 100 * replay.hit_rate(restart.at - 0.1, restart.at),
+              100 * replay.hit_rate(restart.at, restart.at + 0.1));
 }
 
 void print_summary(const ReplayArguments& arguments, const Trace& trace, const std::vector<ClientResult>& results,
@@ -152,7 +243,8 @@ void print_summary(const ReplayArguments& arguments, const Trace& trace, const s
               ceiling.in_gbps);
   std::printf("  %-22s p50 %.0f us, p99 %.0f us to find, pin, copy and compare what was hit\n", "a request", sum.p50_us,
               sum.p99_us);
-  std::printf("  %-22s %s blocks\n", "evicted", format_count(after.evicted - before.evicted).c_str());
+  std::printf("  %-22s %s blocks\n", "evicted", format_count(after.evicted - std::min(after.evicted, before.evicted)).c_str());
+  print_tiers(sum, after);
   if (sum.refused_blocks > 0)
     std::printf("  %-22s %s blocks, for want of room\n", "not stored", format_count(sum.refused_blocks).c_str());
   std::printf("  %-22s %.0f s, as estimated for %s\n", "prefill saved", sum.prefill_seconds_saved,
@@ -186,9 +278,20 @@ StatusOr<int> replay_with_bytes(const ReplayArguments& arguments) {
 
   std::unique_ptr<ChildNode> node;
   replay::LiveOptions options;
-  if (arguments.socket.empty() && arguments.memory != 0) {
-    StatusOr<std::unique_ptr<ChildNode>> started = ChildNode::start(
-        arguments.memory, {"--block-bytes", std::to_string(std::min<uint64_t>(arguments.block_bytes, 65536))});
+  DiskFolder folder;
+  const bool own = arguments.socket.empty() && arguments.memory != 0;
+  if (!own && (arguments.disk != 0 || arguments.restart)) {
+    return invalid_argument("--disk and --restart are for a node that the replay starts itself: leave --socket out");
+  }
+  if (own) {
+    std::vector<std::string> words = {"--block-bytes", std::to_string(std::min<uint64_t>(arguments.block_bytes, 65536))};
+    if (arguments.disk != 0) {
+      StatusOr<std::string> path = folder.make();
+      if (!path.ok()) return path.status();
+      words.insert(words.end(), {"--disk", *path, "--disk-capacity", std::to_string(arguments.disk)});
+    }
+    if (arguments.restart) words.insert(words.end(), {"--disk-write", "stored"});
+    StatusOr<std::unique_ptr<ChildNode>> started = ChildNode::start(arguments.memory, std::move(words));
     if (!started.ok()) return started.status();
     node = *std::move(started);
     options.socket = node->socket();
@@ -199,6 +302,7 @@ StatusOr<int> replay_with_bytes(const ReplayArguments& arguments) {
   options.block_bytes = static_cast<uint32_t>(arguments.block_bytes);
   options.seconds = std::chrono::duration<double>(arguments.seconds).count();
   options.patience_s = std::chrono::duration<double>(arguments.patience).count();
+  options.think_s = std::chrono::duration<double>(arguments.think).count();
   options.seed = arguments.trace.seed;
   options.verify = *verify;
 
@@ -207,18 +311,28 @@ StatusOr<int> replay_with_bytes(const ReplayArguments& arguments) {
   if (Status status = replay.start(); !status.ok()) return status;
   const NodeFacts before = ask_node(options.socket);
   Progress progress(trace->requests.size(), options.seconds);
+  Restart restart;
   while (replay.running()) {
     ::poll(nullptr, 0, 50);
-    progress.show(total(replay.results(), replay.percentiles()));
+    const ClientResult now = total(replay.results(), replay.percentiles());
+    progress.show(now);
+    const double done = static_cast<double>(now.requests) / static_cast<double>(trace->requests.size());
+    if (!arguments.restart || restart.done || done < 0.5) continue;
+    progress.end();
+    StatusOr<Restart> restarted = kill_and_restart(*node, done);
+    if (!restarted.ok()) return restarted.status();
+    restart = *std::move(restarted);
   }
   progress.end();
   const std::vector<ClientResult> results = replay.results();
   const ClientResult sum = total(results, replay.percentiles());
-  const NodeFacts after = ask_node(options.socket);
+  NodeFacts after = ask_node(options.socket);
+  after.add(restart.before);
   if (arguments.json) {
     print_json(results, sum);
   } else {
     print_summary(arguments, *trace, results, sum, before, after);
+    print_restart(replay, restart);
   }
   const bool all_lost =
       std::all_of(results.begin(), results.end(), [](const ClientResult& r) { return r.failed || r.killed_by != 0; });

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <thread>
 
 #include "base/printable.h"
@@ -62,7 +63,7 @@ std::array<uint64_t, kBuckets> read(const Buckets& buckets) {
 
 // Written by one client, read by the process that started it.
 struct LiveReplay::Counts {
-  std::atomic<uint64_t> requests, blocks, hit_blocks, hit_tokens, got_bytes, put_bytes, wrong_bytes, refused_blocks,
+  std::atomic<uint64_t> requests, blocks, hit_blocks, disk_blocks, hit_tokens, got_bytes, put_bytes, wrong_bytes, refused_blocks,
       unavailable;
   std::atomic<double> seconds, get_seconds, put_seconds, saved;
   Buckets latency;
@@ -70,7 +71,9 @@ struct LiveReplay::Counts {
 
 // What the processes share.
 struct LiveReplay::Shared {
-  std::atomic<uint64_t> next;  // request to be served
+  static constexpr size_t kShares = 200;  // of the trace
+  std::atomic<uint64_t> next;             // request to be served
+  std::atomic<uint64_t> blocks[kShares], hit_blocks[kShares];
   Counts clients[kMaxClients];
 };
 
@@ -119,13 +122,18 @@ class Server {
     return true;
   }
 
-  void serve(const Request& request) {
+  // Returns how many blocks were hit; nothing: the node is away.
+  std::optional<uint32_t> serve(const Request& request) {
     name_blocks(request);
     const auto start = SteadyClock::now();
     uint32_t hits = 0;
     {
       const Prefix prefix = space_.longest_prefix({names_});
-      if (prefix.status().code() == StatusCode::kUnavailable) return pause();
+      if (prefix.status().code() == StatusCode::kUnavailable) {
+        pause();
+        return std::nullopt;
+      }
+      counts_.disk_blocks.fetch_add(prefix.on_disk(), std::memory_order_relaxed);
       if (prefix.status().code() == StatusCode::kFailedPrecondition) open_again();
       // What is pinned stays: each of these reads has to hit.
       while (hits < prefix.size()) {
@@ -143,6 +151,8 @@ class Server {
     counts_.hit_tokens.fetch_add(tokens, std::memory_order_relaxed);
     add(counts_.saved, saved_(tokens));
     store_from(hits, request);
+    if (options_.think_s > 0) std::this_thread::sleep_for(std::chrono::duration<double>(options_.think_s));
+    return hits;
   }
 
  private:
@@ -249,7 +259,15 @@ int LiveReplay::serve(uint32_t client) {
     // Whoever is free takes the next one: the order of the trace is kept, whatever becomes of the other clients.
     const uint64_t turn = shared_->next.fetch_add(1, std::memory_order_relaxed);
     if (options_.seconds == 0 && turn >= requests) break;
-    server.serve(trace_.requests[turn % requests]);
+    const Request& request = trace_.requests[turn % requests];
+    // The trace waits for a node that is away, as far as the patience goes: its time is not the clock's.
+    const auto begun = SteadyClock::now();
+    std::optional<uint32_t> served = server.serve(request);
+    while (!served && !over() && seconds_since(begun) < options_.patience_s / 2) served = server.serve(request);
+    const uint32_t hits = served.value_or(0);
+    const size_t share = turn % requests * Shared::kShares / requests;
+    shared_->blocks[share].fetch_add(trace_.blocks_of(request).size(), std::memory_order_relaxed);
+    shared_->hit_blocks[share].fetch_add(hits, std::memory_order_relaxed);
     counts.seconds.store(seconds_since(start), std::memory_order_relaxed);
   }
   return 0;
@@ -335,6 +353,7 @@ std::vector<ClientResult> LiveReplay::results() const {
     client.blocks = counts.blocks.load(std::memory_order_relaxed);
     client.hit_blocks = counts.hit_blocks.load(std::memory_order_relaxed);
     client.hit_tokens = counts.hit_tokens.load(std::memory_order_relaxed);
+    client.disk_blocks = counts.disk_blocks.load(std::memory_order_relaxed);
     client.got_bytes = counts.got_bytes.load(std::memory_order_relaxed);
     client.put_bytes = counts.put_bytes.load(std::memory_order_relaxed);
     client.wrong_bytes = counts.wrong_bytes.load(std::memory_order_relaxed);
@@ -349,6 +368,16 @@ std::vector<ClientResult> LiveReplay::results() const {
     client.p99_us = percentile(latency, 0.99);
   }
   return results;
+}
+
+double LiveReplay::hit_rate(double from, double to) const {
+  const auto share = [](double at) { return static_cast<size_t>(std::clamp(at, 0.0, 1.0) * Shared::kShares + 0.5); };
+  uint64_t blocks = 0, hits = 0;
+  for (size_t i = share(from); i < share(to); ++i) {
+    blocks += shared_->blocks[i].load(std::memory_order_relaxed);
+    hits += shared_->hit_blocks[i].load(std::memory_order_relaxed);
+  }
+  return blocks == 0 ? 0 : static_cast<double>(hits) / static_cast<double>(blocks);
 }
 
 std::vector<double> LiveReplay::percentiles() const {
@@ -367,6 +396,7 @@ ClientResult total(const std::vector<ClientResult>& results, const std::vector<d
     sum.blocks += client.blocks;
     sum.hit_blocks += client.hit_blocks;
     sum.hit_tokens += client.hit_tokens;
+    sum.disk_blocks += client.disk_blocks;
     sum.got_bytes += client.got_bytes;
     sum.put_bytes += client.put_bytes;
     sum.wrong_bytes += client.wrong_bytes;

@@ -36,6 +36,7 @@ struct LiveOptions {
   double seconds = 0;  // 0: the trace once; else over and over until then
   uint64_t seed = 1;
   Verify verify = Verify::kSampled;
+  double think_s = 0;      // a client does nothing for so long after each request, as while an engine computes
   double patience_s = 60;  // a client that does nothing for so long is ended, so that the replay ends whatever befalls it
 };
 
@@ -47,6 +48,7 @@ struct ClientResult {
   bool failed = false;  // it could not reach the node, or lost it for good
   bool stuck = false;   // it was ended because it did nothing for LiveOptions::patience_s
   uint64_t requests = 0, blocks = 0, hit_blocks = 0, hit_tokens = 0;
+  uint64_t disk_blocks = 0;  // of the hits, those that came from disk
   uint64_t got_bytes = 0, put_bytes = 0, wrong_bytes = 0;
   uint64_t refused_blocks = 0, unavailable = 0;  // puts without room; calls without a node
   double seconds = 0, get_seconds = 0, put_seconds = 0, prefill_seconds_saved = 0;
@@ -70,6 +72,8 @@ class LiveReplay {
   bool running();
   // Of all clients, now or at their end.
   std::vector<ClientResult> results() const;
+  // Hit rates of the requests from `from` up to `to`, as shares of the trace: 0.4 to 0.5 is its fifth tenth.
+  double hit_rate(double from, double to) const;
   // p50 and p99 over all clients' calls.
   std::vector<double> percentiles() const;
 
