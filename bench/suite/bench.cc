@@ -17,6 +17,7 @@ constexpr Named kBenches[] = {
     {"get", bench_get},       {"put", bench_put},   {"inplace", bench_inplace},   {"batch", bench_batch},
     {"prefix", bench_prefix}, {"full", bench_full}, {"metadata", bench_metadata}, {"clients", bench_clients},
     {"start", bench_start},   {"disk", bench_disk}, {"restart", bench_restart},   {"policy", bench_policy},
+    {"tiers", bench_tiers},
 };
 
 nlohmann::ordered_json number(double value) {

@@ -57,8 +57,9 @@ struct Options {
   std::string directory = "/var/tmp";                // for the disk's
 };
 
-// Names: get put inplace batch prefix full metadata clients policy start restart disk all; all leaves out disk, which writes
-// some GiB. kInvalidArgument for another, with the list; kResourceExhausted where this machine has not the memory for it.
+// Names: get put inplace batch prefix full metadata clients policy start restart disk tiers all; all leaves out disk and
+// tiers, which write some GiB. kInvalidArgument for another, with the list; kResourceExhausted where this machine has not
+// the memory for it.
 Status run(std::string_view name, const Options& options);
 std::vector<std::string> names();
 

@@ -15,8 +15,10 @@ Status bench_full(const Options& options);      // put into a pool that evicts, 
 Status bench_metadata(const Options& options);  // bytes a block
 Status bench_clients(const Options& options);   // two client processes beside one; an idle node
 Status bench_disk(const Options& options);      // the segment store beside fio
-Status bench_policy(const Options& options);    // each retention policy alone: nanoseconds and bytes a block
-Status bench_start(const Options& options);     // 8 GiB: ready, populated
-Status bench_restart(const Options& options);   // 8 GiB kept over kill -9: serving again, verified
+Status bench_tiers(
+    const Options& options);  // a node with a disk tier: a prefix from disk, a restart, DRAM beside a busy disk
+Status bench_policy(const Options& options);   // each retention policy alone: nanoseconds and bytes a block
+Status bench_start(const Options& options);    // 8 GiB: ready, populated
+Status bench_restart(const Options& options);  // 8 GiB kept over kill -9: serving again, verified
 
 }  // namespace kvist::bench

@@ -1,15 +1,12 @@
 // disk: the segment store beside fio with io_uring: the same block size, depth, file system and bytes, in turns.
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <unordered_map>
 
@@ -18,6 +15,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "bench/suite/cases.h"
+#include "bench/suite/fio.h"
 #include "bench/suite/measure.h"
 #include "bench/suite/setup.h"
 #include "disk/store.h"
@@ -30,51 +28,6 @@ constexpr uint64_t kRead = 1024 * kMiB;   // that lie there to be read
 constexpr uint64_t kRound = 256 * kMiB;   // moved by each way in a round
 constexpr uint64_t kIndexed = 1'000'000;  // blocks of the restart
 constexpr uint64_t kPatienceNs = 60'000'000'000;
-
-// ---- fio ------------------------------------------------------------------------------------------------------------
-
-// Runs a program without a shell; its standard output.
-StatusOr<std::string> output_of(const std::vector<std::string>& words) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return resource_exhausted("no descriptor for a pipe");
-  FileDescriptor from(ends[0]), to(ends[1]);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, to.get(), STDOUT_FILENO);
-  std::vector<char*> argv;
-  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
-  argv.push_back(nullptr);
-  pid_t pid = 0;
-  const int error = ::posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return not_found(words[0] + " cannot be run: " + std::strerror(error));
-  to.reset();
-  std::string text;
-  char some[4096];
-  for (ssize_t got = 0; (got = ::read(from.get(), some, sizeof(some))) > 0;) text.append(some, static_cast<size_t>(got));
-  int status = 0;
-  if (::waitpid(pid, &status, 0) != pid || status != 0) return unavailable(words[0] + " failed: " + text.substr(0, 500));
-  return text;
-}
-
-struct Fio {
-  std::string file;
-  std::string why_not;  // empty: it can be run
-  bool direct = true;
-
-  // Bytes a second.
-  StatusOr<double> run(const std::string& rw, uint64_t block, uint32_t depth, uint64_t size) const {
-    const StatusOr<std::string> text = output_of(
-        {"fio", "--name=kvist", "--filename=" + file, "--rw=" + rw, "--bs=" + std::to_string(block),
-         "--iodepth=" + std::to_string(depth), "--size=" + std::to_string(size), "--io_size=" + std::to_string(kRound),
-         "--ioengine=io_uring", direct ? "--direct=1" : "--direct=0", "--fixedbufs=1", "--registerfiles=1", "--thread",
-         "--randrepeat=0", "--overwrite=1", "--invalidate=1", "--output-format=json"});
-    if (!text.ok()) return text.status();
-    const nlohmann::json json = nlohmann::json::parse(text->substr(std::min(text->find('{'), text->size())), nullptr, false);
-    if (json.is_discarded() || !json.contains("jobs") || json["jobs"].empty()) return data_loss("fio printed no JSON");
-    return json["jobs"][0][rw == "write" ? "write" : "read"].value("bw_bytes", 0.0);
-  }
-};
 
 // ---- the store ------------------------------------------------------------------------------------------------------
 
@@ -262,7 +215,7 @@ Status read_case(const Options& options, const std::string& folder, const Fio& f
   bench.places.latencies.clear();
   for (uint32_t round = 0; round < options.rounds; ++round) {
     if (fio.why_not.empty()) {
-      const StatusOr<double> rate = fio.run(way.rw, way.block, way.depth, kRead);
+      const StatusOr<double> rate = fio.run(way.rw, way.block, way.depth, kRead, kRound);
       if (!rate.ok()) return rate.status();
       theirs.push_back(*rate);
     }
@@ -295,7 +248,7 @@ Status write_case(const Options& options, const std::string& folder, const Fio& 
   // A store that has been written through once writes over its files, as fio does.
   for (uint32_t round = 0; round < options.rounds + 5; ++round) {
     if (fio.why_not.empty() && round >= 5) {
-      const StatusOr<double> rate = fio.run(way.rw, way.block, way.depth, kRead);
+      const StatusOr<double> rate = fio.run(way.rw, way.block, way.depth, kRead, kRound);
       if (!rate.ok()) return rate.status();
       theirs.push_back(*rate);
     }
@@ -343,18 +296,9 @@ Status restart_case(const Options& options, const std::string& folder) {
 }  // namespace
 
 Status bench_disk(const Options& options) {
-  std::string pattern = options.directory + "/kvist-bench-XXXXXX";
-  if (::mkdtemp(pattern.data()) == nullptr) {
-    return failed_precondition("no directory can be made in " + options.directory + ": " + std::strerror(errno) +
-                               "; say where with --directory");
-  }
-  struct Remove {
-    std::string path;
-    ~Remove() {
-      std::error_code ignored;
-      std::filesystem::remove_all(path, ignored);
-    }
-  } remove{pattern};
+  StatusOr<BenchFolder> folder = BenchFolder::make(options.directory);
+  if (!folder.ok()) return folder.status();
+  const std::string& pattern = folder->path();
   Fio fio;
   fio.file = pattern + "/fio";
   {
@@ -363,13 +307,7 @@ Status bench_disk(const Options& options) {
     options.progress("disk: " + probe.store->describe());
     fio.direct = probe.store->directories()[0].why_not_direct.empty();
   }
-  if (const StatusOr<std::string> version = output_of({"fio", "--version"}); !version.ok()) {
-    fio.why_not = "fio is not installed (tools/bootstrap.sh bench): no ratios";
-  } else if (const StatusOr<double> laid_out = fio.run("write", kMiB, 16, kRead); !laid_out.ok()) {
-    fio.why_not = std::string(laid_out.status().message()) + ": no ratios";
-  } else {
-    for (int i = 0; i < 3; ++i) (void)fio.run("write", kMiB, 16, kRead);
-  }
+  fio.lay_out(kRead);
   if (!fio.why_not.empty()) options.progress("disk: " + fio.why_not);
   const Way ways[] = {{"1M-depth16", "read", "randread", kMiB, 16, false},
                       {"64K-depth32", "read", "randread", 64 << 10, 32, false},

@@ -85,10 +85,11 @@ StatusOr<int> drain(const Options& options) {
       patience = within(options.patience);
     } else if (patience.passed()) {
       progress.end();
-      std::fprintf(stderr,
-                   "kvist: %s blocks are still in DRAM only, and nothing was written for %s: `kvist stat --json` says what the "
-                   "disk does, and which blocks it was not given\n",
-                   format_count(state->left()).c_str(), format_duration(options.patience).c_str());
+      std::fprintf(
+          stderr,
+          "kvist: %s blocks are still in DRAM only, and nothing was written for %s: `kvist stat --json` says what the "
+          "disk does, and which blocks it was not given\n",
+          format_count(state->left()).c_str(), format_duration(options.patience).c_str());
       return finish(options, *state, false);
     }
     const uint64_t done = begun_with > state->left() ? begun_with - state->left() : 0;
@@ -112,7 +113,8 @@ const Verb kDrainVerb = {
     "drain",
     VerbGroup::kNode,
     "Write what is only in DRAM to the disk tier, before the node is stopped",
-    "Sets disk.write to 'stored' and waits until every block of the node's own pool has a copy on disk. The next node finds\n"
+    "Sets disk.write to 'stored' and waits until every block of the node's own pool has a copy on disk. The next node "
+    "finds\n"
     "them there. What clients store meanwhile is written as well, so stop them first, or stop the node soon after. Exit\n"
     "code 1 if blocks are left that the disk did not take.\n",
     "kvist drain && systemctl restart kvist\n",

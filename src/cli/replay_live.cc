@@ -45,12 +45,12 @@ StatusOr<Verify> parse_verify(const std::string& text) {
 }
 
 nlohmann::ordered_json as_json(const ClientResult& result) {
-  return {{"requests", result.requests},       {"blocks", result.blocks},
-          {"hit_blocks", result.hit_blocks},   {"disk_blocks", result.disk_blocks},
-          {"hit_rate", result.hit_rate()},
-          {"got_bytes", result.got_bytes},     {"put_bytes", result.put_bytes},
-          {"wrong_bytes", result.wrong_bytes}, {"seconds", result.seconds},
-          {"p50_us", result.p50_us},           {"p99_us", result.p99_us}};
+  return {{"requests", result.requests},     {"blocks", result.blocks},
+          {"hit_blocks", result.hit_blocks}, {"disk_blocks", result.disk_blocks},
+          {"hit_rate", result.hit_rate()},   {"got_bytes", result.got_bytes},
+          {"put_bytes", result.put_bytes},   {"wrong_bytes", result.wrong_bytes},
+          {"seconds", result.seconds},       {"p50_us", result.p50_us},
+          {"p99_us", result.p99_us}};
 }
 
 void print_json(const std::vector<ClientResult>& results, const ClientResult& sum) {
@@ -122,7 +122,8 @@ CopyCeiling measure_ceiling(uint32_t block_bytes) {
 
 struct NodeFacts {
   uint64_t capacity_bytes = 0, evicted = 0;
-  uint64_t disk_bytes = 0, block_bytes = 0, written_bytes = 0;  // of the disk tier: capacity, blocks and all that was written
+  uint64_t disk_bytes = 0, block_bytes = 0,
+           written_bytes = 0;  // of the disk tier: capacity, blocks and all that was written
   std::string disk;
 
   // Of a node that took the place of one that was killed.
@@ -215,10 +216,11 @@ void print_tiers(const ClientResult& sum, const NodeFacts& after) {
 
 void print_restart(const LiveReplay& replay, const Restart& restart) {
   if (!restart.done) return;
-  std::printf("  %-22s killed after %.0f %% of the requests, served again after %.2f s; hit rate of the tenth before it "
-              "%.1f %%, of the tenth after it %.1f %%\n",
-              "restart", 100 * restart.at, restart.served_after_s, 100 * replay.hit_rate(restart.at - 0.1, restart.at),
-              100 * replay.hit_rate(restart.at, restart.at + 0.1));
+  std::printf(
+      "  %-22s killed after %.0f %% of the requests, served again after %.2f s; hit rate of the tenth before it "
+      "%.1f %%, of the tenth after it %.1f %%\n",
+      "restart", 100 * restart.at, restart.served_after_s, 100 * replay.hit_rate(restart.at - 0.1, restart.at),
+      100 * replay.hit_rate(restart.at, restart.at + 0.1));
 }
 
 void print_summary(const ReplayArguments& arguments, const Trace& trace, const std::vector<ClientResult>& results,
@@ -243,7 +245,8 @@ void print_summary(const ReplayArguments& arguments, const Trace& trace, const s
               ceiling.in_gbps);
   std::printf("  %-22s p50 %.0f us, p99 %.0f us to find, pin, copy and compare what was hit\n", "a request", sum.p50_us,
               sum.p99_us);
-  std::printf("  %-22s %s blocks\n", "evicted", format_count(after.evicted - std::min(after.evicted, before.evicted)).c_str());
+  std::printf("  %-22s %s blocks\n", "evicted",
+              format_count(after.evicted - std::min(after.evicted, before.evicted)).c_str());
   print_tiers(sum, after);
   if (sum.refused_blocks > 0)
     std::printf("  %-22s %s blocks, for want of room\n", "not stored", format_count(sum.refused_blocks).c_str());

@@ -37,7 +37,10 @@ struct DiskOptions {
   std::chrono::milliseconds latency_budget{2000};  // a directory of which a transfer takes longer is bypassed for a while
   uint64_t write_bytes_per_second = 0;             // of demotions, on average over a minute; 0: as many as come
   enum class Admit : uint8_t { kLikely, kAll } admit = Admit::kLikely;  // what leaves DRAM and may return, or all of it
-  enum class When : uint8_t { kEvicted, kStored } write = When::kEvicted;  // when it leaves DRAM, or soon after it was stored
+  enum class When : uint8_t {
+    kEvicted,
+    kStored
+  } write = When::kEvicted;  // when it leaves DRAM, or soon after it was stored
   enum class Direct : uint8_t { kAuto, kOff, kRequire } direct = Direct::kAuto;
   enum class Io : uint8_t { kAuto, kRing, kThreads } io = Io::kAuto;
   // For tests: what stands between the tier and its devices.

@@ -187,7 +187,7 @@ struct PoolStats {
   // The tier below.
   uint64_t below_blocks = 0, below_bytes = 0;  // that are there only
   uint64_t being_written = 0;
-  uint64_t only_in_dram = 0;  // of the live blocks, those that have no copy there, nor one being written
+  uint64_t only_in_dram = 0;                // of the live blocks, those that have no copy there, nor one being written
   uint64_t demoted = 0, demoted_bytes = 0;  // that left DRAM for the disk, written for it or before
   uint64_t not_demoted[kNotDemotedReasons] = {};
   uint64_t fetches[kFetchResults] = {};  // asked for, by the answer

@@ -63,8 +63,8 @@ std::array<uint64_t, kBuckets> read(const Buckets& buckets) {
 
 // Written by one client, read by the process that started it.
 struct LiveReplay::Counts {
-  std::atomic<uint64_t> requests, blocks, hit_blocks, disk_blocks, hit_tokens, got_bytes, put_bytes, wrong_bytes, refused_blocks,
-      unavailable;
+  std::atomic<uint64_t> requests, blocks, hit_blocks, disk_blocks, hit_tokens, got_bytes, put_bytes, wrong_bytes,
+      refused_blocks, unavailable;
   std::atomic<double> seconds, get_seconds, put_seconds, saved;
   Buckets latency;
 };
