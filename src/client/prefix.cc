@@ -89,11 +89,12 @@ class Promise {
     uint32_t low = 0, high = 0;
     std::vector<Pinned> blocks;  // of high - 1, high - 2, ... low
   };
-  static constexpr size_t kForward = SIZE_MAX;
-  // A block that was brought: of which tail, or of a part that is needed everywhere.
-  struct Brought {
+  static constexpr uint16_t kForward = UINT16_MAX;
+  // A block that is looked for: of which tail, or of a part that is needed everywhere.
+  struct Wanted {
     uint32_t position;
-    size_t tail;
+    uint16_t part;
+    uint16_t tail;
   };
 
   // The last block that the prefix was to leave on disk, and could not go on without.
@@ -103,13 +104,11 @@ class Promise {
     uint32_t length;
   };
 
-  uint16_t order_part(size_t index) const { return parts_.everywhere[index % parts_.everywhere.size()]; }
-
   // A block that was found, but not in DRAM: false if it is not brought there; why is noted where it is more than a miss.
-  bool bring(Bringing& bringing, size_t index, const Brought& what, Located* found) {
+  bool bring(Bringing& bringing, size_t index, const Wanted& what, Located* found) {
     if (!found->elsewhere()) return false;
     if (leave_ && (!left_ || left_->position <= what.position)) {
-      left_ = {what.position, what.tail == kForward ? order_part(index) : parts_.at_the_end[what.tail].part, found->length};
+      left_ = {what.position, what.part, found->length};
     }
     if (!bring_) return false;
     const StatusCode code = bringing.wait(index, found);
@@ -125,21 +124,20 @@ class Promise {
   }
 
   // Pins a block of a tail. False: it is not to be had; why is noted where it is more than a miss.
-  bool pin(Bringing& bringing, size_t index, const Brought& what, Located found, Pinned* out) {
+  bool pin(Bringing& bringing, size_t index, const Wanted& what, Located found, Pinned* out) {
     const Digest& digest = positions_[from_ + what.position];
-    const uint16_t part = parts_.at_the_end[what.tail].part;
     while (found.id != kNoEntry || bring(bringing, index, what, &found)) {
       out->word = reading_.take_word();
       if (out->word == nullptr) return note(StatusCode::kResourceExhausted);
       BlockView view;
-      const StatusCode code = reading_.pin_verified(digest, part, found, out->word, &view);
+      const StatusCode code = reading_.pin_verified(digest, what.part, found, out->word, &view);
       if (code == StatusCode::kOk) {
-        out->block = {view.data, view.length, from_ + what.position, part};
+        out->block = {view.data, view.length, from_ + what.position, what.part};
         return true;
       }
       reading_.return_word(out->word);
       if (code != StatusCode::kNotFound) return note(code);
-      found = went_below(digest, part);
+      found = went_below(digest, what.part);
     }
     return false;
   }
@@ -191,7 +189,8 @@ class Promise {
       const auto position = first + static_cast<uint32_t>(i);
       for (size_t k = 0; k < width; ++k) {
         BlockView view;
-        if (!pin_in_turn(bringing, position * width + k, {position, kForward}, found[k * group.size() + i], &view)) {
+        if (!pin_in_turn(bringing, position * width + k, {position, parts_.everywhere[k], kForward},
+                         found[k * group.size() + i], &view)) {
           drop_everywhere(blocks.size() - k);
           return position;
         }
@@ -202,17 +201,16 @@ class Promise {
     return first + static_cast<uint32_t>(group.size());
   }
 
-  bool pin_in_turn(Bringing& bringing, size_t index, const Brought& what, Located& found, BlockView* view) {
+  bool pin_in_turn(Bringing& bringing, size_t index, const Wanted& what, Located& found, BlockView* view) {
     const Digest& digest = positions_[from_ + what.position];
-    const uint16_t part = order_part(index);
     while (found.id != kNoEntry || bring(bringing, index, what, &found)) {
       std::atomic<uint64_t>* word = reading_.take_word();
       if (word == nullptr) return note(StatusCode::kResourceExhausted);
-      const StatusCode code = reading_.pin(digest, part, found, word, view);
+      const StatusCode code = reading_.pin(digest, what.part, found, word, view);
       if (code == StatusCode::kOk) return true;
       reading_.return_word(word);
       if (code != StatusCode::kNotFound) return note(code);
-      found = went_below(digest, part);
+      found = went_below(digest, what.part);
     }
     return false;
   }
@@ -287,7 +285,7 @@ class Promise {
           return false;
         }
         Pinned pinned;
-        if (!pin(bringing, usable_ - 1 - (begin + i), {begin + i, k}, found[i], &pinned)) {
+        if (!pin(bringing, usable_ - 1 - (begin + i), {begin + i, part, static_cast<uint16_t>(k)}, found[i], &pinned)) {
           shorten(begin + i);
           return false;
         }
@@ -312,7 +310,7 @@ class Promise {
       std::sort(set.blocks.begin(), set.blocks.end(), before);
     }
     for (const Block& block : set.blocks) bytes += block.size;
-    for (const Brought& what : brought_) {
+    for (const Wanted& what : brought_) {
       const bool forward = what.tail == kForward;
       set.on_disk += forward ? what.position < usable_
                              : what.position >= tails_[what.tail].low && what.position < tails_[what.tail].high;
@@ -371,7 +369,7 @@ class Promise {
   const bool leave_;  // what is on disk
   bool bring_;        // it, as long as its device is read
   bool no_room_ = false;
-  std::vector<Brought> brought_;
+  std::vector<Wanted> brought_;
   std::optional<Left> left_;
   std::vector<Tail> tails_;
   std::vector<Chosen> chosen_;
@@ -382,22 +380,26 @@ class Promise {
 // ---- hint ---------------------------------------------------------------------------------------------------------
 
 struct Seen {
-  uint64_t mask = 0;     // of its parts, those that are there
-  uint64_t on_disk = 0;  // and of these, those that are not in DRAM
+  uint64_t mask = 0;  // the parts that are there
   uint64_t bytes = 0;
-  uint64_t bytes_on_disk = 0;
 };
 
-// *end: how many were looked at in time.
-std::vector<Seen> look_at_all(Reading& reading, std::span<const Digest> positions, const WantedParts& parts, size_t* end) {
-  *end = positions.size();
-  std::vector<Seen> seen(positions.size());
+struct Looked {
+  std::vector<Seen> seen;     // of each position
+  std::vector<Seen> on_disk;  // of these, what is not in DRAM; empty: nothing
+  size_t end = 0;             // how many were looked at in time
+};
+
+Looked look_at_all(Reading& reading, std::span<const Digest> positions, const WantedParts& parts) {
+  Looked looked;
+  looked.end = positions.size();
+  looked.seen.resize(positions.size());
   std::vector<uint16_t> all = parts.everywhere;
   for (const WantedParts::AtTheEnd& each : parts.at_the_end) all.push_back(each.part);
   std::array<Located, kGroup> found;
   for (size_t base = 0; base < positions.size(); base += kGroup) {
     if (base > 0 && reading.late(true)) {
-      *end = base;
+      looked.end = base;
       break;
     }
     const std::span<const Digest> group = positions.subspan(base, std::min(kGroup, positions.size() - base));
@@ -405,16 +407,16 @@ std::vector<Seen> look_at_all(Reading& reading, std::span<const Digest> position
       reading.locate(group, part, found);
       for (size_t i = 0; i < group.size(); ++i) {
         if (found[i].seq == 0) continue;
-        Seen& here = seen[base + i];
-        here.mask |= bit(part);
-        here.bytes += found[i].length;
+        looked.seen[base + i].mask |= bit(part);
+        looked.seen[base + i].bytes += found[i].length;
         if (found[i].id != kNoEntry) continue;
-        here.on_disk |= bit(part);
-        here.bytes_on_disk += found[i].length;
+        looked.on_disk.resize(positions.size());
+        looked.on_disk[base + i].mask |= bit(part);
+        looked.on_disk[base + i].bytes += found[i].length;
       }
     }
   }
-  return seen;
+  return looked;
 }
 
 // The longest usable prefix: for each part of the end, how many positions in a row up to here have it.
@@ -435,9 +437,10 @@ uint32_t usable_of(std::span<const Seen> seen, const WantedParts& parts) {
   return usable;
 }
 
-// *on_disk: bytes that are read from there before, and with these runs.
-void add_runs(PinSet& set, const Prediction& prediction, std::span<const Seen> seen, uint32_t first, uint32_t begin,
-              uint32_t end, uint64_t* on_disk) {
+// *bytes_on_disk: what is read from there before, and with these runs.
+void add_runs(PinSet& set, const Prediction& prediction, const Looked& looked, uint32_t first, uint32_t begin, uint32_t end,
+              uint64_t* bytes_on_disk) {
+  const std::vector<Seen>& seen = looked.seen;
   uint64_t bytes = 0;
   bool open = false;
   for (uint32_t i = begin; i < end; ++i) {
@@ -445,28 +448,29 @@ void add_runs(PinSet& set, const Prediction& prediction, std::span<const Seen> s
       open = false;
       continue;
     }
-    const Run::Source source = seen[i].on_disk != 0 ? Run::Source::kDisk : Run::Source::kDram;
+    const Seen on_disk = looked.on_disk.empty() ? Seen() : looked.on_disk[i];
+    const Run::Source source = on_disk.mask != 0 ? Run::Source::kDisk : Run::Source::kDram;
     if (!open || set.runs.back().part_mask != seen[i].mask || set.runs.back().source != source) {
       set.runs.push_back({first + i, first + i, seen[i].mask, source, 0});
       bytes = 0;
       open = true;
     }
     bytes += seen[i].bytes;
-    *on_disk += seen[i].bytes_on_disk;
+    *bytes_on_disk += on_disk.bytes;
     set.runs.back().end = first + i + 1;
-    set.runs.back().predicted_us = prediction.microseconds(bytes, source == Run::Source::kDisk ? *on_disk : 0);
+    set.runs.back().predicted_us = prediction.microseconds(bytes, source == Run::Source::kDisk ? *bytes_on_disk : 0);
   }
 }
 
-// The blocks that a promise of `seen` would pin and which are on disk.
-uint32_t count_on_disk(std::span<const Seen> seen, const WantedParts& parts) {
+// The blocks on disk that a promise of these positions would pin.
+uint32_t count_on_disk(std::span<const Seen> on_disk, const WantedParts& parts) {
   uint64_t everywhere = 0;
   for (const uint16_t part : parts.everywhere) everywhere |= bit(part);
   uint32_t count = 0;
-  for (size_t i = 0; i < seen.size(); ++i) {
+  for (size_t i = 0; i < on_disk.size(); ++i) {
     uint64_t needed = everywhere;
-    for (const auto& [part, window] : parts.at_the_end) needed |= seen.size() - i <= window ? bit(part) : 0;
-    count += static_cast<uint32_t>(std::popcount(seen[i].on_disk & needed));
+    for (const auto& [part, window] : parts.at_the_end) needed |= on_disk.size() - i <= window ? bit(part) : 0;
+    count += static_cast<uint32_t>(std::popcount(on_disk[i].mask & needed));
   }
   return count;
 }
@@ -489,19 +493,18 @@ void promise_prefix(Reading& reading, std::span<const Digest> positions, uint32_
 
 void hint_prefix(Reading& reading, std::span<const Digest> positions, uint32_t from, const WantedParts& parts,
                  OnDisk on_disk) {
-  size_t end = 0;
-  const std::vector<Seen> seen = look_at_all(reading, positions.subspan(from), parts, &end);
+  const Looked looked = look_at_all(reading, positions.subspan(from), parts);
   PinSet& set = reading.set();
-  if (end < seen.size()) {
+  if (looked.end < looked.seen.size()) {
     set.status = too_late();
     count(reading.state().connection().counters().deadline_exceeded);
   }
-  set.usable = usable_of(seen, parts);
-  set.on_disk = count_on_disk(std::span(seen).first(set.usable), parts);
+  set.usable = usable_of(looked.seen, parts);
+  if (!looked.on_disk.empty()) set.on_disk = count_on_disk(std::span(looked.on_disk).first(set.usable), parts);
   const Prediction prediction(reading);
   uint64_t bytes_on_disk = 0;
-  add_runs(set, prediction, seen, from, 0, set.usable, &bytes_on_disk);
-  add_runs(set, prediction, seen, from, set.usable, static_cast<uint32_t>(seen.size()), &bytes_on_disk);
+  add_runs(set, prediction, looked, from, 0, set.usable, &bytes_on_disk);
+  add_runs(set, prediction, looked, from, set.usable, static_cast<uint32_t>(looked.seen.size()), &bytes_on_disk);
   if (set.on_disk > 0 && on_disk == OnDisk::kBring) prefetch(reading, positions.subspan(from, set.usable), parts);
 }
 

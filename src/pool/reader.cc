@@ -43,37 +43,58 @@ uint64_t outcome(const Entry& entry, uint64_t seq) {
   return seq;
 }
 
-// The entry if it is, at this moment, the block of this name. One that is not live: no id, and its length and state if it is
-// on disk or on its way.
-Located match(const ControlView& control, const Query& query, EntryId id, const Digest& digest) {
+bool has_name(const Entry& entry, const Query& query, const Digest& digest) {
+  return entry.digest_lo.load(std::memory_order_acquire) == digest.lo &&
+         entry.digest_hi.load(std::memory_order_acquire) == digest.hi &&
+         entry.space_part.load(std::memory_order_acquire) == make_space_part(query.space, query.part);
+}
+
+// The entry if it is, at this moment, the live block of this name. *other: one that may be its name is not live.
+Located match(const ControlView& control, const Query& query, EntryId id, const Digest& digest, bool* other) {
   const Entry& entry = control.entries[id];
   uint64_t seq = entry.seq.load(std::memory_order_acquire);
   if (seq_state(seq) != EntryState::kLive) [[unlikely]] {
     seq = outcome(entry, seq);
-    const EntryState state = seq_state(seq);
-    if (state == EntryState::kBelow || state == EntryState::kFetching) {
-      id = kNoEntry;
-    } else if (state != EntryState::kLive) {
+    if (seq_state(seq) != EntryState::kLive) {
+      *other = true;
       return {};
     }
   }
-  if (entry.digest_lo.load(std::memory_order_acquire) != digest.lo ||
-      entry.digest_hi.load(std::memory_order_acquire) != digest.hi ||
-      entry.space_part.load(std::memory_order_acquire) != make_space_part(query.space, query.part)) {
-    return {};
-  }
+  if (!has_name(entry, query, digest)) return {};
   return {id, entry.length.load(std::memory_order_acquire), seq};
 }
 
-Located scan_once(const ControlView& control, const Query& query, const Bucket* bucket, uint16_t tag, const Digest& digest) {
+Located scan_once(const ControlView& control, const Query& query, const Bucket* bucket, uint16_t tag, const Digest& digest,
+                  bool* other) {
   for (int hop = 0; bucket != nullptr && hop <= kMaxOverflowHops; ++hop) {
     for (int i = 0; i < Bucket::kSlots; ++i) {
       if (bucket->tag[i].load(std::memory_order_relaxed) != tag) continue;
       const EntryId id = bucket->id[i].load(std::memory_order_acquire);
       if (id == kNoEntry || id > query.max_entries) continue;
       if (query.touch != nullptr) prefetch(&query.touch[id]);
-      const Located found = match(control, query, id, digest);
-      if (found.seq != 0) return found;
+      const Located found = match(control, query, id, digest, other);
+      if (found.id != kNoEntry) return found;
+    }
+    bucket = control.next(*bucket);
+  }
+  return {};
+}
+
+// A name that no live entry has, among those that are not: on disk or on its way (without an id), or live by now. A second
+// scan of its own, so that the first one, which most look-ups end with, stays small.
+__attribute__((noinline)) Located scan_others(const ControlView& control, const Query& query, const Bucket* bucket,
+                                              uint16_t tag, const Digest& digest) {
+  for (int hop = 0; bucket != nullptr && hop <= kMaxOverflowHops; ++hop) {
+    for (int i = 0; i < Bucket::kSlots; ++i) {
+      if (bucket->tag[i].load(std::memory_order_relaxed) != tag) continue;
+      const EntryId id = bucket->id[i].load(std::memory_order_acquire);
+      if (id == kNoEntry || id > query.max_entries) continue;
+      const Entry& entry = control.entries[id];
+      const uint64_t seq = outcome(entry, entry.seq.load(std::memory_order_acquire));
+      const EntryState state = seq_state(seq);
+      const bool elsewhere = state == EntryState::kBelow || state == EntryState::kFetching;
+      if ((state != EntryState::kLive && !elsewhere) || !has_name(entry, query, digest)) continue;
+      return {elsewhere ? kNoEntry : id, entry.length.load(std::memory_order_acquire), seq};
     }
     bucket = control.next(*bucket);
   }
@@ -82,9 +103,11 @@ Located scan_once(const ControlView& control, const Query& query, const Bucket* 
 
 Located scan(const ControlView& control, const Query& query, const Bucket& bucket, uint16_t tag, const Digest& digest) {
   const uint32_t version = bucket.version.load(std::memory_order_acquire);
-  const Located found = scan_once(control, query, &bucket, tag, digest);
-  if (found.seq != 0 || bucket.version.load(std::memory_order_acquire) == version) return found;
-  return scan_once(control, query, &bucket, tag, digest);
+  bool other = false;
+  const Located found = scan_once(control, query, &bucket, tag, digest, &other);
+  if (found.id != kNoEntry) return found;
+  const bool changed = bucket.version.load(std::memory_order_acquire) != version;
+  return other || changed ? scan_others(control, query, &bucket, tag, digest) : found;
 }
 
 }  // namespace
