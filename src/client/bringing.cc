@@ -119,7 +119,8 @@ Status Bringing::ask(bool await_answers) {
       return status;
     for (size_t i = 0; i < codes.size(); ++i) {
       asked[i]->code = codes[i];
-      asked[i]->rung = rung;
+      // What was there already rings no bell if it has gone again by the time of the look.
+      asked[i]->rung = codes[i] == FetchCode::kThere ? rung - 1 : rung;
       asked[i]->to_ask = codes[i] == FetchCode::kBusy || codes[i] == FetchCode::kNoRoom;
       asked[i]->asked += codes[i] == FetchCode::kComes || codes[i] == FetchCode::kThere;
     }

@@ -51,7 +51,7 @@ Store::WriteRoom Store::write_room(uint64_t bytes) const {
   }
   if (!able || closing_) return WriteRoom::kNone;
   const uint64_t limit = (options_.buffer_bytes / 2 - 2 * kGroupBytes) / 2;
-  return segment && staged_bytes_ + bytes <= limit ? WriteRoom::kFree : WriteRoom::kBusy;
+  return segment && (staged_bytes_ == 0 || staged_bytes_ + bytes <= limit) ? WriteRoom::kFree : WriteRoom::kBusy;
 }
 
 // Those that take writes, the least loaded first; of idle ones the one that got the least for its capacity.

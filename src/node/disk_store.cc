@@ -56,6 +56,20 @@ StatusOr<disk::StoreOptions> store_options(const DiskOptions& options) {
   return to;
 }
 
+// The store says "disk: ..." of what it cannot use; the message names the setting that it comes from.
+Status of_setting(const Status& status) {
+  constexpr std::string_view kStore = "disk: ";
+  const std::string text(status.message());
+  if (!text.starts_with(kStore)) return status;
+  const auto says = [&](std::string_view part) { return text.find(part) != std::string::npos; };
+  const char* setting = says("buffers of")       ? "disk.buffers"
+                        : says("a capacity of")  ? "disk.capacity"
+                        : says("io_uring")       ? "disk.io"
+                        : says("O_DIRECT")       ? "disk.direct"
+                                                 : "disk.directories";
+  return Status(status.code(), std::string(setting) + ": " + text.substr(kStore.size()));
+}
+
 }  // namespace
 
 StatusOr<std::unique_ptr<DiskStore>> DiskStore::open(const DiskOptions& options, Pool* pool, uint64_t started_ns,
@@ -64,7 +78,7 @@ StatusOr<std::unique_ptr<DiskStore>> DiskStore::open(const DiskOptions& options,
   if (!wanted.ok()) return wanted.status();
   std::unique_ptr<DiskStore> made(new DiskStore(pool, started_ns, clock, log));
   StatusOr<std::unique_ptr<disk::Store>> store = disk::Store::open(*wanted, made.get(), clock, log);
-  if (!store.ok()) return store.status();
+  if (!store.ok()) return of_setting(store.status());
   made->store_ = *std::move(store);
   return StatusOr<std::unique_ptr<DiskStore>>(std::move(made));
 }

@@ -60,6 +60,7 @@ class DiskStore final : public DiskTier, private disk::StoreOwner {
   StatusOr<uint32_t> open_space(std::string_view alias, std::string_view record, const NamespaceId& id) override;
   void close_space(uint32_t number) override;
   Room room(uint64_t bytes) const override;
+  uint64_t largest() const override { return store_->largest_record(); }
   StatusCode write(const Record& record, const std::byte* bytes, uint64_t tag) override;
   StatusCode read(const Read& read) override;
   void drop(uint64_t location, uint32_t length) override;

@@ -81,6 +81,8 @@ void Node::Loop::turn() {
   ++(timeout == 0 ? counters_.spins : counters_.wakes);
   read_clock();
   if (timeout == 0) counters_.spins_disturbed += polling_.looked(now_ns_, now_ns_ - begun) ? 1 : 0;
+  // What is asked for in this turn has its deadline from now on, not from the last tick.
+  for (const auto& domain : domains_) domain->pool().set_time(now_ns_ / kNsPerMs);
   if (now_ns_ >= next_tick_ns_) tick();
   size_t requests = 0;
   for (const Ready& r : std::span(ready).first(count)) requests += dispatch(r);
@@ -112,10 +114,10 @@ void Node::Loop::turn_disk() {
 void Node::Loop::copy_stored() {
   constexpr uint64_t kBytes = 4 << 20;
   if (options_.disk.write != DiskOptions::When::kStored || copied_all_) return;
-  const uint32_t copied = domains_[0]->pool().copy_below(&copy_at_, kBytes);
+  const Pool::CopiedBelow copied = domains_[0]->pool().copy_below(&copy_at_, kBytes);
   copied_all_ = copy_at_ == kNoEntry;
   // Where there is no room now, the disk's next event is when to go on.
-  more_to_do_ |= copied > 0 && !copied_all_;
+  more_to_do_ |= !copied.no_room && !copied_all_;
 }
 
 void Node::Loop::maintain() {

@@ -57,6 +57,8 @@ class DiskTier {
   // write() may still take them. kNone: no device takes writes.
   enum class Room : uint8_t { kFree, kBusy, kNone };
   virtual Room room(uint64_t bytes) const = 0;
+  // Bytes of the longest block that can be written.
+  virtual uint64_t largest() const = 0;
   // kOk: disk_written() follows. kResourceExhausted: not now (buffers, segments); kUnavailable: the device takes no writes;
   // kDataLoss: the bytes are not what the checksum says; kInvalidArgument: no such record can be (its length).
   virtual StatusCode write(const Record& record, const std::byte* bytes, uint64_t tag) = 0;

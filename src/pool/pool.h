@@ -340,8 +340,12 @@ class Pool {
   // What a fetch is expected to take, for clients to read.
   void tell_disk_speed(uint32_t wait_us, uint32_t ns_per_kib);
   // Writes blocks of DRAM that have no copy below, about `bytes` of them, from *cursor (0 to begin) on; sets *cursor to
-  // continue with, 0 at the end. They stay where they are. Stops early where the tier has no room for now. Returns how many.
-  uint32_t copy_below(EntryId* cursor, uint64_t bytes);
+  // continue with, 0 at the end. They stay where they are. One bounded step; it ends early where the tier has no room for now.
+  struct CopiedBelow {
+    uint32_t blocks = 0;
+    bool no_room = false;
+  };
+  CopiedBelow copy_below(EntryId* cursor, uint64_t bytes);
 
   // What the tier tells. Outcomes of write() and read():
   void disk_written(uint64_t tag, StatusCode code, uint64_t location, uint32_t length);
@@ -526,14 +530,15 @@ class Pool {
   DiskTier::Record record_of(EntryId id) const;
   uint32_t entries_kept_free() const { return control_.max_entries / 64; }
   bool go_below(EntryId id);
-  bool write_below(EntryId id, Below* below);
+  StatusCode write_below(EntryId id, Below* below);
   bool not_demoted(NotDemoted reason);
   void become_below(EntryId id, const Below& below);
   void forget_copy(EntryId id);
+  void forget_copy(EntryId id, uint32_t length);
   void lose_below(EntryId id);
   void leave_stub(EntryId id);
   void below_to_stub(EntryId id);
-  void settle_copy(EntryId id, bool stored);
+  void settle_copy(EntryId id, const DiskTier::Record& before, bool stored);
   void set_on_disk(EntryId id, bool on_disk);
   void end_fetch(EntryId id, FetchEnd end);
   bool take_found(EntryId id, const DiskTier::Record& record, uint64_t location);
@@ -602,6 +607,7 @@ class Pool {
   bool may_lose_parents_ = false;  // there is nothing else to evict
   Tick residence_ = ~Tick{0};      // how long what the disk gives up was not used, on average; until then: for ever
   EntryId spare_at_ = 1;
+  Tick spared_none_ = 0;  // the tick in which spare_entries() found nothing
   bool bell_rung_ = false;
   std::vector<uint64_t> expired_waiters_;
 

@@ -43,9 +43,14 @@ const char* fetch_end_name(FetchEnd end) {
 
 void Pool::set_disk(DiskTier* tier, const AdmissionConfig& admission) {
   if (tier == nullptr && tier_ != nullptr) {
+    assert(disk_fetches_.empty());
     for (EntryId id = 1; id < fresh_; ++id) {
       if (state(id) == EntryState::kBelow) lose_below(id);
     }
+    below_ = BelowTable();
+    writes_.clear();
+    disk_spaces_.clear();
+    for (const auto& [alias, slot] : aliases_) spaces_[slot]->disk_number = 0;
   }
   tier_ = tier;
   admission_ = Admission(admission);
@@ -170,6 +175,7 @@ bool Pool::go_below(EntryId id) {
     const Space& space = *spaces_[space_of_entry(id)];
     if (space.disk_number == 0) return not_demoted(NotDemoted::kNoNamespace);
     if (free_entries_ <= entries_kept_free()) return not_demoted(NotDemoted::kNoEntries);
+    if (length > tier_->largest()) return not_demoted(NotDemoted::kFailed);
     const DiskTier::Room room = tier_->room(length);
     if (room == DiskTier::Room::kNone) return not_demoted(NotDemoted::kDevice);
     if (room == DiskTier::Room::kBusy && has.children == 0) return not_demoted(NotDemoted::kBusy);
@@ -179,7 +185,7 @@ bool Pool::go_below(EntryId id) {
     case Demotion::kDrop: return false;
     case Demotion::kKeepCopy: break;
     case Demotion::kWrite:
-      if (!write_below(id, &has)) return false;
+      if (write_below(id, &has) != StatusCode::kOk) return false;
       break;
   }
   ++stats_.demoted;
@@ -198,19 +204,20 @@ bool Pool::go_below(EntryId id) {
 }
 
 // Hands the bytes of a block in DRAM to the tier.
-bool Pool::write_below(EntryId id, Below* has) {
+StatusCode Pool::write_below(EntryId id, Below* has) {
   const uint64_t tag = next_write_++;
   const std::byte* bytes = memory_->arena();
   if (bytes != nullptr) bytes += location_offset(entry(id).location.load(std::memory_order_relaxed));
-  switch (tier_->write(record_of(id), bytes, tag)) {
+  const StatusCode code = tier_->write(record_of(id), bytes, tag);
+  switch (code) {
     case StatusCode::kOk: break;
-    case StatusCode::kResourceExhausted: return not_demoted(NotDemoted::kBusy);
-    case StatusCode::kUnavailable: return not_demoted(NotDemoted::kDevice);
-    default: return not_demoted(NotDemoted::kFailed);
+    case StatusCode::kResourceExhausted: (void)not_demoted(NotDemoted::kBusy); return code;
+    case StatusCode::kUnavailable: (void)not_demoted(NotDemoted::kDevice); return code;
+    default: (void)not_demoted(NotDemoted::kFailed); return code;
   }
   writes_[tag] = id;
   has->location = Below::kUnwritten | tag;
-  return true;
+  return code;
 }
 
 // The entry, DEAD or FETCHING and without a slot of its own from now on, says where its bytes are below.
@@ -264,26 +271,36 @@ void Pool::set_on_disk(EntryId id, bool on_disk) {
   record_change(ChangeKind::kTierChanged, id);
 }
 
-uint32_t Pool::copy_below(EntryId* cursor, uint64_t bytes) {
-  uint32_t copied = 0;
+Pool::CopiedBelow Pool::copy_below(EntryId* cursor, uint64_t bytes) {
+  constexpr uint32_t kExamined = 4096;
+  CopiedBelow copied;
   if (tier_ == nullptr) {
-    *cursor = 0;
-    return 0;
+    *cursor = kNoEntry;
+    return copied;
   }
-  uint32_t examined = 0;
-  constexpr uint32_t kExamined = 65536;
   EntryId id = std::max<EntryId>(*cursor, 1);
-  for (; id < fresh_ && bytes > 0 && examined < kExamined; ++id, ++examined) {
+  for (uint32_t examined = 0; id < fresh_ && bytes > 0 && examined < kExamined; ++id, ++examined) {
     if (state(id) != EntryState::kLive) continue;
     Below has = below(id);
-    const uint64_t length = entry(id).length.load(std::memory_order_relaxed);
-    if (has.location != 0 || spaces_[space_of_entry(id)]->disk_number == 0) continue;
-    if (tier_->room(length) != DiskTier::Room::kFree || !write_below(id, &has)) break;
+    const uint32_t length = entry(id).length.load(std::memory_order_relaxed);
+    if (has.location != 0 || spaces_[space_of_entry(id)]->disk_number == 0 || length > tier_->largest()) continue;
+    copied.no_room = tier_->room(length) != DiskTier::Room::kFree;
+    if (copied.no_room) break;
+    switch (write_below(id, &has)) {
+      case StatusCode::kOk: break;
+      case StatusCode::kResourceExhausted:
+      case StatusCode::kUnavailable: copied.no_room = true; break;
+      case StatusCode::kDataLoss:  // its bytes are others by now: whoever looks takes it out
+        (void)report_bad(id, static_cast<uint32_t>(seq_generation(entry(id).seq.load(std::memory_order_relaxed))));
+        continue;
+      default: continue;
+    }
+    if (copied.no_room) break;
     set_below(id, has);
-    bytes -= std::min(bytes, length);
-    ++copied;
+    bytes -= std::min<uint64_t>(bytes, length);
+    ++copied.blocks;
   }
-  *cursor = id < fresh_ ? id : 0;
+  *cursor = id < fresh_ ? id : kNoEntry;
   return copied;
 }
 
@@ -298,10 +315,15 @@ FetchResult Pool::fetch(SpaceRef ref, const Digest& digest, uint16_t part, uint6
   const EntryId id = space_of(ref) == nullptr ? kNoEntry : index_.find(ref.slot, digest, part, kNamed);
   if (id == kNoEntry || state(id) == EntryState::kStub) return done(FetchResult::kAbsent);
   if (state(id) == EntryState::kLive) return done(FetchResult::kThere);
-  if (state(id) == EntryState::kFetching) return done(FetchResult::kComes);
+  if (state(id) == EntryState::kFetching) {
+    const auto fetching = disk_fetches_.find(id);
+    const bool removed = fetching != disk_fetches_.end() && fetching->second;
+    return done(removed ? FetchResult::kAbsent : FetchResult::kComes);
+  }
   Below has = below(id);
   const uint32_t length = entry(id).length.load(std::memory_order_relaxed);
   const uint64_t most = std::max<uint64_t>(memory_->arena_bytes() / 8, length);
+  if (!has.written() && tier_->room(length) == DiskTier::Room::kNone) return done(FetchResult::kRefused);
   if (!has.written() || disk_fetches_.size() >= kMostFetches || stats_.fetching_bytes + length > most) {
     return done(FetchResult::kBusy);
   }
@@ -407,13 +429,15 @@ void Pool::tell_disk_speed(uint32_t wait_us, uint32_t ns_per_kib) {
 // ---- gone ---------------------------------------------------------------------------------------------------------
 
 // The tier need not keep its bytes. The entry goes on as it is, in DRAM or on its way out.
-void Pool::forget_copy(EntryId id) {
+void Pool::forget_copy(EntryId id) { forget_copy(id, entry(id).length.load(std::memory_order_relaxed)); }
+
+void Pool::forget_copy(EntryId id, uint32_t length) {
   Below has = below(id);
   if (has.location == 0) return;
   if ((has.location & Below::kUnwritten) != 0) {
     writes_.erase(has.location & ~Below::kUnwritten);
   } else {
-    tier_->drop(has.location, entry(id).length.load(std::memory_order_relaxed));
+    tier_->drop(has.location, length);
   }
   has.location = 0;
   set_below(id, has);
@@ -465,27 +489,35 @@ void Pool::below_to_stub(EntryId id) {
   account_below(id, -1);
   private_[id].next = kNoEntry;
   const uint64_t generation = seq_generation(e.seq.load(std::memory_order_relaxed)) + 1;
+  e.seq.store(make_seq(generation, EntryState::kWriting), std::memory_order_seq_cst);
+  set_field(e.location, kNoLocation);
+  set_field(e.length, 0);
+  set_field(e.checksum, 0);
+  const uint32_t depth = e.depth_flags.load(std::memory_order_relaxed) >> 8;
+  set_field(e.depth_flags, depth << 8);
+  write_check(id);
   e.seq.store(make_seq(generation, EntryState::kStub), std::memory_order_seq_cst);
   below_.set(id, has);
   ++stats_.stubs;
   --stats_.stubs_filled;  // it was not made as one
 }
 
-// After that commit. Where the block has other bytes now, or is none, its copy is of no use.
-void Pool::settle_copy(EntryId id, bool stored) {
-  if (stored) {
-    set_on_disk(id, below(id).written());
-    return;
-  }
-  ++stats_.stubs_filled;
-  if (state(id) == EntryState::kStub) forget_copy(id);  // else it went with its last child
+// After that commit. Where the block has other bytes now than `before`, or is none, its copy is of no use.
+void Pool::settle_copy(EntryId id, const DiskTier::Record& before, bool stored) {
+  const Entry& e = entry(id);
+  if (!stored) ++stats_.stubs_filled;
+  if (!stored && state(id) != EntryState::kStub) return;  // it went with its last child
+  const bool same = stored && e.checksum.load(std::memory_order_relaxed) == before.checksum &&
+                    e.length.load(std::memory_order_relaxed) == before.length;
+  if (!same) forget_copy(id, before.length);
+  if (stored) set_on_disk(id, below(id).written());
 }
 
 // To have entries for blocks that come: of those that are on disk only, and end their chains there, the ones that were not
 // used for longest, as far as a sample tells (as Redis does it: the oldest of some, taken in turn).
 bool Pool::spare_entries() {
   constexpr uint32_t kSample = 32, kMost = 16, kLooked = 4096;
-  if (free_entries_ > 2 * entries_kept_free() || stats_.below_blocks == 0) return false;
+  if (free_entries_ > 2 * entries_kept_free() || stats_.below_blocks == 0 || spared_none_ == now_) return false;
   uint32_t given_up = 0, looked = 0;
   while (given_up < kMost && looked < kLooked) {
     EntryId oldest = kNoEntry;
@@ -495,7 +527,10 @@ bool Pool::spare_entries() {
       ++seen;
       if (oldest == kNoEntry || touched(spare_at_) < touched(oldest)) oldest = spare_at_;
     }
-    if (oldest == kNoEntry) break;
+    if (oldest == kNoEntry) {
+      spared_none_ = now_;  // not again before the next tick
+      break;
+    }
     forget_copy(oldest);
     lose_below(oldest);
     ++stats_.below_given_up;

@@ -18,7 +18,9 @@ constexpr size_t kPartsNoted = 64;  // of a position whose use is noted
 
 EntryId Pool::acquire_entry() {
   if (const EntryId id = take_entry(); id != kNoEntry) return id;
-  evict_batch(64, kInlineBudget);
+  // What goes to disk keeps its entry.
+  if (tier_ != nullptr) spare_entries();
+  if (free_entries_ == 0) evict_batch(64, kInlineBudget);
   return take_entry();
 }
 
@@ -280,6 +282,8 @@ CommitCode Pool::commit(SessionId session_id, SpaceRef ref, const CommitRecord& 
     // There, or being fetched: somebody's bytes are as good as these.
     memory_->touch()[target].store(now_, std::memory_order_relaxed);
     follow_tip(session, entry(target).parent.load(std::memory_order_relaxed), target);
+    // One that was removed while it came is wanted again.
+    if (const auto fetch = disk_fetches_.find(target); fetch != disk_fetches_.end()) fetch->second = false;
     return done(CommitCode::kAlreadyThere);
   }
   if (target != kNoEntry && entry(target).depth_flags.load(std::memory_order_relaxed) >> 8 != record.depth) {
@@ -287,6 +291,7 @@ CommitCode Pool::commit(SessionId session_id, SpaceRef ref, const CommitRecord& 
   }
   if (!bytes_match(session, record)) return done(CommitCode::kBadChecksum);
   CommitRecord stored = record;
+  const DiskTier::Record before = below ? record_of(target) : DiskTier::Record{};
   if (below) {
     // These bytes are in DRAM already: the disk need not be read. The block is here, so its parent need not be.
     below_to_stub(target);
@@ -294,7 +299,7 @@ CommitCode Pool::commit(SessionId session_id, SpaceRef ref, const CommitRecord& 
   }
   const CommitCode code =
       target == kNoEntry ? commit_new(session, ref, stored) : commit_into_stub(session, ref, stored, target);
-  if (below) settle_copy(target, code == CommitCode::kStored);
+  if (below) settle_copy(target, before, code == CommitCode::kStored);
   if (code == CommitCode::kStored) stats_.stored_bytes += record.length;
   return done(code);
 }

@@ -32,6 +32,7 @@ class FakeTier : public DiskTier {
     std::erase_if(held, [&](const auto& item) { return item.second.record.space == number; });
   }
   Room room(uint64_t) const override { return room_now; }
+  uint64_t largest() const override { return most_bytes; }
   StatusCode write(const Record& record, const std::byte* bytes, uint64_t tag) override {
     if (write_answer != StatusCode::kOk) return write_answer;
     Held item{record, {}};
@@ -119,6 +120,7 @@ class FakeTier : public DiskTier {
   Room room_now = Room::kFree;
   StatusCode write_answer = StatusCode::kOk, read_answer = StatusCode::kOk;
   uint64_t kept_bytes = ~uint64_t{0};
+  uint64_t most_bytes = ~uint64_t{0};
 };
 
 }  // namespace kvist::test

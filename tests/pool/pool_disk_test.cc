@@ -354,15 +354,102 @@ TEST_F(PoolDisk, CopyBelowWritesWhatIsOnlyInDram) {
   put_chain(1, 8);
   EntryId cursor = 0;
   uint32_t copied = 0;
-  do copied += h->pool->copy_below(&cursor, 3 * 4096);
+  do copied += h->pool->copy_below(&cursor, 3 * 4096).blocks;
   while (cursor != 0);
   EXPECT_EQ(copied, 8u);
   tier.end_all(*h->pool);
   check();
   for (uint32_t depth = 0; depth < 8; ++depth) EXPECT_TRUE(h->has(1, depth));
   EXPECT_EQ(tier.held.size(), 8u);
-  copied = h->pool->copy_below(&cursor, 1 << 20);
+  copied = h->pool->copy_below(&cursor, 1 << 20).blocks;
   EXPECT_EQ(copied, 0u) << "once";
+}
+
+TEST_F(PoolDisk, CopyBelowPassesOverWhatCannotBeWritten) {
+  make(small(16));
+  put_chain(1, 4);
+  tier.most_bytes = 2048;
+  EntryId cursor = 0;
+  EXPECT_EQ(h->pool->copy_below(&cursor, 1 << 20).blocks, 0u) << "all are longer";
+  EXPECT_EQ(cursor, kNoEntry) << "and it has gone past them";
+  tier.most_bytes = ~uint64_t{0};
+  tier.room_now = DiskTier::Room::kBusy;
+  const Pool::CopiedBelow none = h->pool->copy_below(&cursor, 1 << 20);
+  EXPECT_TRUE(none.no_room);
+  EXPECT_EQ(none.blocks, 0u);
+  // A block whose bytes have changed is taken out, not tried for ever.
+  tier.room_now = DiskTier::Room::kFree;
+  BlockView view;
+  ASSERT_EQ(h->reader.find_and_pin(h->space, digest_at(1, 3), 0, h->pins.word(0), &view), PinResult::kPinned);
+  Reader::unpin(h->pins.word(0));
+  const_cast<std::byte*>(view.data)[7] ^= std::byte{1};
+  cursor = 0;
+  EXPECT_EQ(h->pool->copy_below(&cursor, 1 << 20).blocks, 3u);
+  EXPECT_FALSE(h->has(1, 3));
+  EXPECT_EQ(h->pool->stats().bad_blocks, 1u);
+  tier.end_all(*h->pool);
+  check();
+}
+
+TEST_F(PoolDisk, APutOfOtherBytesGivesUpTheCopy) {
+  make(small(16));
+  put_chain(1, 8);
+  put_chain(2, 16);
+  tier.end_all(*h->pool);
+  ASSERT_EQ(state_of(1, 7), EntryState::kBelow);
+  // Computed anew the numbers differ in their last bits: the name is the same.
+  Grant grant;
+  GrantStop stop;
+  ASSERT_EQ(h->pool->grant(PoolHarness::kSession, 4096, {&grant, 1}, &stop), 1u);
+  std::byte* bytes = h->memory->arena() + grant.offset;
+  std::fill(bytes, bytes + 4096, std::byte{7});
+  const uint64_t other = checksum({bytes, 4096});
+  const CommitRecord record{.id = grant.id,
+                            .generation = grant.generation,
+                            .length = 4096,
+                            .depth = 7,
+                            .digest = digest_at(1, 7),
+                            .parent = digest_at(1, 6),
+                            .checksum = other};
+  ASSERT_EQ(h->pool->commit(PoolHarness::kSession, h->space, record), CommitCode::kStored);
+  check();
+  for (const auto& [location, item] : tier.held) EXPECT_NE(item.record.digest, digest_at(1, 7)) << "the tier was told";
+  put_chain(3, 16);
+  tier.end_all(*h->pool);
+  check();
+  ASSERT_EQ(fetch(1, 7), FetchResult::kComes);
+  EXPECT_EQ(tier.reading[0].checksum, other);
+  tier.end_all(*h->pool);
+  EXPECT_TRUE(h->has(1, 7));
+  check();
+}
+
+TEST_F(PoolDisk, WhatIsPutWhileItsRemovedSelfComesStays) {
+  make(small(16));
+  put_chain(1, 8);
+  put_chain(2, 16);
+  tier.end_all(*h->pool);
+  ASSERT_EQ(fetch(1, 7), FetchResult::kComes);
+  EXPECT_TRUE(h->pool->remove(h->space, digest_at(1, 7), 0).ok());
+  EXPECT_EQ(fetch(1, 7), FetchResult::kAbsent) << "nobody is told that it comes";
+  EXPECT_EQ(h->put_at(1, 7), CommitCode::kAlreadyThere);
+  tier.end_all(*h->pool);
+  EXPECT_TRUE(bytes_are_right(1, 7));
+  check();
+}
+
+TEST_F(PoolDisk, WithoutItsTierThePoolForgetsAllOfIt) {
+  make(small(16));
+  put_chain(1, 8);
+  put_chain(2, 16);
+  tier.end_all(*h->pool);
+  h->pool->set_disk(nullptr, {});
+  check();
+  EXPECT_EQ(h->pool->stats().below_blocks, 0u);
+  h->pool->set_disk(&tier, {});
+  put_chain(3, 16);
+  tier.end_all(*h->pool);
+  check();
 }
 
 TEST_F(PoolDisk, MetadataStaysWithinItsBudget) {
