@@ -62,11 +62,11 @@ Status of_setting(const Status& status) {
   const std::string text(status.message());
   if (!text.starts_with(kStore)) return status;
   const auto says = [&](std::string_view part) { return text.find(part) != std::string::npos; };
-  const char* setting = says("buffers of")       ? "disk.buffers"
-                        : says("a capacity of")  ? "disk.capacity"
-                        : says("io_uring")       ? "disk.io"
-                        : says("O_DIRECT")       ? "disk.direct"
-                                                 : "disk.directories";
+  const char* setting = says("buffers of")      ? "disk.buffers"
+                        : says("a capacity of") ? "disk.capacity"
+                        : says("io_uring")      ? "disk.io"
+                        : says("O_DIRECT")      ? "disk.direct"
+                                                : "disk.directories";
   return Status(status.code(), std::string(setting) + ": " + text.substr(kStore.size()));
 }
 

@@ -340,7 +340,8 @@ class Pool {
   // What a fetch is expected to take, for clients to read.
   void tell_disk_speed(uint32_t wait_us, uint32_t ns_per_kib);
   // Writes blocks of DRAM that have no copy below, about `bytes` of them, from *cursor (0 to begin) on; sets *cursor to
-  // continue with, 0 at the end. They stay where they are. One bounded step; it ends early where the tier has no room for now.
+  // continue with, 0 at the end. They stay where they are. One bounded step; it ends early where the tier has no room for
+  // now.
   struct CopiedBelow {
     uint32_t blocks = 0;
     bool no_room = false;
