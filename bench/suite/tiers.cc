@@ -150,7 +150,7 @@ Status restart_case(const Options& options, const std::string& folder) {
     if (Status status = wait_written(client); !status.ok()) return status;
   }
   const std::vector<Digest> names = chain_of(3);
-  std::vector<double> serving, index;
+  std::vector<double> serving;
   uint64_t wrong = 0, found = 0;
   CpuWatch cpu;
   for (int round = 0; round < 5; ++round) {
@@ -188,7 +188,6 @@ struct Side {
   Prefix held;  // what is read: pinned, because in one tick more is stored than fits into the pool
   uint64_t next_chain = 100;
   std::vector<double> gets, puts;
-  Calls calls;
 
   Status open(StatusOr<std::unique_ptr<ChildNode>> started) {
     if (!started.ok()) return started.status();

@@ -161,7 +161,7 @@ constexpr std::array kKeys = {
               "A directory of which one transfer takes longer is bypassed until it works again",
               put<&O::disk, &K::latency_budget>, look<&O::disk, &K::latency_budget>},
     ConfigKey{"disk", "buffers", T::kSize, "SIZE", "64MiB", nullptr, uint64_t{16} << 20, kTiB, 1, nullptr, nullptr, false,
-              "Memory for transfers; a block may be an eighth of it", put<&O::disk, &K::buffer_bytes>, look<&O::disk, &K::buffer_bytes>},
+              "Memory for transfers; a block may be nearly a quarter of it", put<&O::disk, &K::buffer_bytes>, look<&O::disk, &K::buffer_bytes>},
     ConfigKey{"disk", "direct", T::kChoice, "auto|off|require", "auto", nullptr, 0, 2, 1, "auto|off|require", nullptr, false,
               "O_DIRECT: auto where the file system has it, and the reason is said where not",
               put<&O::disk, &K::direct>, look<&O::disk, &K::direct>},
